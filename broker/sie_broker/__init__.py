@@ -1,0 +1,1 @@
+"""Everything NATS, and nothing about models."""

@@ -1,0 +1,152 @@
+"""The broker's contract: what the in-memory broker and the NATS broker both do. It fits one screen on purpose.
+
+Owns the records that travel (`Work`, `Reply`, `WorkerState`) and the verbs. Knows no model and no transport.
+One suite, ``tests/congruence``, runs on both implementations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
+
+import msgspec
+
+
+class Lane(msgspec.Struct, frozen=True, order=True):
+    """Where work waits and what scales as one: a bundle on a machine profile for a pool."""
+
+    pool: str
+    bundle: str
+    profile: str
+
+    def __str__(self) -> str:
+        return f"{self.pool}/{self.bundle}/{self.profile}"
+
+
+class Work(msgspec.Struct, frozen=True):
+    """One unit of work: a CloudEvent ``dev.sie.<op>.v1`` whose data is the request body (msgpack)."""
+
+    id: str
+    op: str
+    lane: Lane
+    model: str
+    data: bytes
+    time: float
+    """When the ingress accepted it; seconds since the epoch."""
+    reply_to: str | None = None
+    """An inbox somebody listens on, or None: the reply is kept as the result of job ``id``."""
+    deadline: float | None = None
+    """Seconds since the epoch after which nobody wants the answer."""
+    traceparent: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The answer to one `Work`: a CloudEvent ``dev.sie.result.v1``; its msgpack data is a result or an error object."""
+
+    id: str
+    data: bytes
+    status: int = 200
+    worker: str = ""
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """The broker's receipt: the work is durable. ``duplicate``: the same id was already accepted a short while ago."""
+
+    sequence: int
+    duplicate: bool = False
+
+
+class WorkerState(msgspec.Struct, frozen=True):
+    """A worker's heartbeat. Readers treat ``at`` (seconds since the epoch) as the truth, not its arrival."""
+
+    worker: str
+    lane: Lane
+    state: Literal["starting", "ready", "draining"]
+    at: float
+    models: tuple[str, ...] = ()
+    in_flight: int = 0
+    completed: int = 0
+    forwards: int = 0
+    """Texts computed since the start, so that a test can see that nothing is computed twice."""
+    memory_bytes: int = 0
+    startup: dict[str, float] = {}
+    """Seconds from the start of the process to each milestone of its start-up."""
+
+
+class Delivery(Protocol):
+    """A unit of work in a worker's hands. Reply first, then ack; its lease is kept alive until a verb ends it."""
+
+    @property
+    def work(self) -> Work: ...
+    @property
+    def attempt(self) -> int:
+        """1 the first time; more means an earlier worker was lost with it."""
+        ...
+
+    async def reply(self, reply: Reply) -> None:
+        """Hand the answer to whoever waits; when nobody does, keep it as the job's result."""
+        ...
+
+    async def ack(self) -> None: ...
+    async def nak(self, delay: float = 0.0) -> None:
+        """Give it back, to be delivered again after ``delay`` seconds."""
+        ...
+
+    async def term(self, reason: str) -> None:
+        """Never deliver it again: the input is at fault."""
+        ...
+
+
+class Bucket(Protocol):
+    """A small durable key-value store; values live for the bucket's lifetime."""
+
+    async def get(self, key: str) -> bytes | None: ...
+    async def put(self, key: str, value: bytes) -> None: ...
+    async def delete(self, key: str) -> None: ...
+    async def entries(self) -> dict[str, bytes]: ...
+    def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AbstractContextManager[None]:
+        """Call ``changed(key, value)`` for each later change (None = deleted) while the context is open.
+
+        Not a log: after a broken connection changes may be missing, so readers also re-read. Filters by ``key``.
+        """
+        ...
+
+
+class Broker(Protocol):
+    """Everything that moves or keeps work. Raises `QueueFullError` and `QueueUnavailableError`, no transport's own."""
+
+    jobs: Bucket
+    presence: Bucket
+    config: Bucket
+    lanes: Bucket
+
+    async def connect(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def submit(self, work: Work) -> Submission:
+        """Make ``work`` durable; when this returns it is not lost."""
+        ...
+
+    def expect(self, work_id: str) -> AbstractContextManager[tuple[str, asyncio.Future[Reply]]]:
+        """The inbox to put in ``reply_to`` and the future of the reply, while the context is open."""
+        ...
+
+    async def queued(self, sequence: int) -> bool:
+        """Whether the work with this receipt still waits or is being computed."""
+        ...
+
+    def pull(self, lane: Lane, model: str, room: Callable[[], int]) -> AsyncIterator[Delivery]:
+        """Deliver work for ``model`` until closed, never more at once than ``room()`` says."""
+        ...
+
+    def wake(self, lane: Lane) -> None:
+        """Tell the demand holder that there is work, without waiting for its next look."""
+        ...
+
+    def on_wake(self, woken: Callable[[Lane], None]) -> AbstractContextManager[None]: ...
+
+    async def backlog(self) -> dict[Lane, int]:
+        """Work not yet acknowledged, per lane."""
+        ...

@@ -1,0 +1,1 @@
+"""The catalogue: model specs, their validation and their one writer."""

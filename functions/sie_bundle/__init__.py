@@ -1,0 +1,1 @@
+"""The bundle function: pull, tokenize, batch, forward, postprocess, reply."""

@@ -1,0 +1,1 @@
+"""The thin ingress function: parse, resolve, enqueue, await, answer."""

@@ -1,0 +1,261 @@
+"""The one error tree of the project, shared by both ends of the wire.
+
+    SIEError                      500 INTERNAL_ERROR
+    ├── InvalidInputError         400 INVALID_INPUT          names the field and the limit
+    │   ├── InputTooLongError     400 INPUT_TOO_LONG
+    │   ├── PayloadTooLargeError  413 PAYLOAD_TOO_LARGE
+    │   ├── UnsupportedMediaTypeError 415 UNSUPPORTED_MEDIA_TYPE
+    │   ├── IdempotencyMismatchError  422 IDEMPOTENCY_MISMATCH
+    │   └── MethodNotAllowedError 405 METHOD_NOT_ALLOWED
+    ├── NotFoundError             404 NOT_FOUND
+    │   ├── ModelNotFoundError    404 MODEL_NOT_FOUND        carries the nearest names
+    │   └── JobNotFoundError      404 JOB_NOT_FOUND
+    ├── UnavailableError          503 UNAVAILABLE            try again after `retry_after` seconds
+    │   ├── ProvisioningError     503 PROVISIONING           no worker yet; `job` is set when the work is queued
+    │   ├── ModelLoadingError     503 MODEL_LOADING
+    │   ├── QueueFullError        503 QUEUE_FULL
+    │   └── QueueUnavailableError 503 QUEUE_UNAVAILABLE
+    ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
+    │   └── WeightsUnavailableError 502 WEIGHTS_UNAVAILABLE  lists each source tried and why it failed
+    ├── DeadlineExceededError     504 DEADLINE_EXCEEDED
+    ├── InferenceError            500 INFERENCE_ERROR        the model's output was not finite
+    ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
+    └── raised by the client alone
+        ├── ConnectionFailedError   0 CONNECTION_FAILED
+        ├── UnexpectedReplyError    0 UNEXPECTED_REPLY
+        └── CancelledByCallerError  0 CANCELLED
+
+Nothing outside this tree reaches a caller: an unknown exception is logged with its trace and answered as
+``INTERNAL_ERROR`` with a fixed line. This module owns the classes and their wire form; it knows no transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+
+class SIEError(Exception):
+    """Base of every error a caller can see.
+
+    Args:
+        message: one sentence that says what is wrong.
+        field: the request field at fault, as a path (``items[3].text``).
+        limit: the limit that was passed, in the field's own unit.
+        hint: what the caller should do next.
+        retry_after: seconds after which trying again makes sense.
+        request_id: the ``X-Request-ID`` of the failed request.
+        details: anything else worth a machine's attention; JSON-serialisable.
+    """
+
+    code: ClassVar[str] = "INTERNAL_ERROR"
+    status: ClassVar[int] = 500
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        limit: float | str | None = None,
+        hint: str | None = None,
+        retry_after: float | None = None,
+        request_id: str | None = None,
+        **details: Any,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.limit = limit
+        self.hint = hint
+        self.retry_after = retry_after
+        self.request_id = request_id
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions with keyword-only arguments do not pickle by themselves; worker pools need them to.
+        return _rebuild, (type(self), self.to_wire(), self.request_id)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The ``error`` object of the wire protocol (section 3.1): ``{code, message, param?, limit?, hint?, ...}``."""
+        wire: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.field is not None:
+            wire["param"] = self.field
+        for name in ("limit", "hint", "retry_after"):
+            if (value := getattr(self, name)) is not None:
+                wire[name] = value
+        return wire | self.details
+
+
+class InvalidInputError(SIEError):
+    """The request can never succeed as it is; ``field`` names what to change."""
+
+    code = "INVALID_INPUT"
+    status = 400
+
+
+class InputTooLongError(InvalidInputError):
+    """A text is over the byte limit, or over the model's token limit with ``overflow_policy="error"``."""
+
+    code = "INPUT_TOO_LONG"
+
+
+class PayloadTooLargeError(InvalidInputError):
+    """The request body is over the limit; it was refused before it was read whole."""
+
+    code = "PAYLOAD_TOO_LARGE"
+    status = 413
+
+
+class UnsupportedMediaTypeError(InvalidInputError):
+    """The body is neither ``application/msgpack`` nor ``application/json``."""
+
+    code = "UNSUPPORTED_MEDIA_TYPE"
+    status = 415
+
+
+class IdempotencyMismatchError(InvalidInputError):
+    """An ``Idempotency-Key`` was used again with a different request."""
+
+    code = "IDEMPOTENCY_MISMATCH"
+    status = 422
+
+
+class MethodNotAllowedError(InvalidInputError):
+    """The route exists, the HTTP method does not."""
+
+    code = "METHOD_NOT_ALLOWED"
+    status = 405
+
+
+class NotFoundError(SIEError):
+    """No such route or thing."""
+
+    code = "NOT_FOUND"
+    status = 404
+
+
+class ModelNotFoundError(NotFoundError):
+    """No model of that name; ``details["nearest"]`` lists close names."""
+
+    code = "MODEL_NOT_FOUND"
+
+
+class JobNotFoundError(NotFoundError):
+    """No such job, or its lifetime has passed."""
+
+    code = "JOB_NOT_FOUND"
+
+
+class UnavailableError(SIEError):
+    """Not now; the same request may succeed after ``retry_after`` seconds."""
+
+    code = "UNAVAILABLE"
+    status = 503
+
+
+class ProvisioningError(UnavailableError):
+    """No worker is up yet. ``details["job"]`` names the queued job when the work was accepted."""
+
+    code = "PROVISIONING"
+
+
+class ModelLoadingError(UnavailableError):
+    """A worker is up and is loading the model."""
+
+    code = "MODEL_LOADING"
+
+
+class QueueFullError(UnavailableError):
+    """The work queue refused the request: the overload signal."""
+
+    code = "QUEUE_FULL"
+
+
+class QueueUnavailableError(UnavailableError):
+    """The broker does not answer; nothing was accepted."""
+
+    code = "QUEUE_UNAVAILABLE"
+
+
+class ModelLoadFailedError(SIEError):
+    """The model could not be loaded."""
+
+    code = "MODEL_LOAD_FAILED"
+    status = 502
+
+
+class WeightsUnavailableError(ModelLoadFailedError):
+    """No weight source could be read; ``details["sources"]`` lists each with its reason."""
+
+    code = "WEIGHTS_UNAVAILABLE"
+
+
+class DeadlineExceededError(SIEError):
+    """The answer did not come before the deadline."""
+
+    code = "DEADLINE_EXCEEDED"
+    status = 504
+
+
+class InferenceError(SIEError):
+    """The model's output for this input was not finite; other inputs are unaffected."""
+
+    code = "INFERENCE_ERROR"
+
+
+class ConfigurationError(SIEError):
+    """A setting or a model spec is wrong; the process does not start with it."""
+
+    code = "CONFIGURATION"
+
+
+class ConnectionFailedError(SIEError):
+    """Client side: the server could not be reached or hung up."""
+
+    code = "CONNECTION_FAILED"
+    status = 0
+
+
+class UnexpectedReplyError(SIEError):
+    """Client side: the answer does not follow the protocol (a proxy's page, for instance)."""
+
+    code = "UNEXPECTED_REPLY"
+    status = 0
+
+
+class CancelledByCallerError(SIEError):
+    """Client side: the caller's ``cancel`` was set; ``details["job"]`` names the job that stays queued."""
+
+    code = "CANCELLED"
+    status = 0
+
+
+def _tree(root: type[SIEError]) -> Iterator[type[SIEError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
+BY_CODE: dict[str, type[SIEError]] = {cls.code: cls for cls in _tree(SIEError)}
+"""Every error class of the tree under its stable code."""
+
+
+def from_wire(error: dict[str, Any], *, status: int = 500, request_id: str | None = None) -> SIEError:
+    """The error a server's ``error`` object stands for; an unknown code falls back to the status's family."""
+    fields = dict(error)
+    code = str(fields.pop("code", ""))
+    message = str(fields.pop("message", f"HTTP {status}"))
+    cls = BY_CODE.get(code)
+    if cls is None:
+        cls = UnavailableError if status == 503 else InvalidInputError if 400 <= status < 500 else SIEError
+        if code:
+            fields["server_code"] = code
+    return cls(message, field=fields.pop("param", None), request_id=request_id, **fields)
+
+
+def _rebuild(cls: type[SIEError], wire: dict[str, Any], request_id: str | None) -> SIEError:
+    fields = {name: value for name, value in wire.items() if name != "code"}
+    return cls(fields.pop("message"), field=fields.pop("param", None), request_id=request_id, **fields)
