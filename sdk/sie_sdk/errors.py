@@ -243,19 +243,35 @@ BY_CODE: dict[str, type[SIEError]] = {cls.code: cls for cls in _tree(SIEError)}
 """Every error class of the tree under its stable code."""
 
 
+_BY_STATUS: dict[int, type[SIEError]] = {
+    404: NotFoundError,
+    429: UnavailableError,
+    503: UnavailableError,
+    504: DeadlineExceededError,
+}
+
+
 def from_wire(error: dict[str, Any], *, status: int = 500, request_id: str | None = None) -> SIEError:
     """The error a server's ``error`` object stands for; an unknown code falls back to the status's family."""
-    fields = dict(error)
-    code = str(fields.pop("code", ""))
-    message = str(fields.pop("message", f"HTTP {status}"))
+    code = str(error.get("code", ""))
     cls = BY_CODE.get(code)
-    if cls is None:
-        cls = UnavailableError if status == 503 else InvalidInputError if 400 <= status < 500 else SIEError
-        if code:
-            fields["server_code"] = code
-    return cls(message, field=fields.pop("param", None), request_id=request_id, **fields)
+    if cls is not None:
+        return _rebuild(cls, {"message": f"HTTP {status}", **error}, request_id)
+    family = _BY_STATUS.get(status, InvalidInputError if 400 <= status < 500 else SIEError)
+    server_code = {"server_code": code} if code else {}
+    return _rebuild(family, {"message": f"HTTP {status}", **error, **server_code}, request_id)
 
 
 def _rebuild(cls: type[SIEError], wire: dict[str, Any], request_id: str | None) -> SIEError:
     fields = {name: value for name, value in wire.items() if name != "code"}
-    return cls(fields.pop("message"), field=fields.pop("param", None), request_id=request_id, **fields)
+    error = cls(
+        str(fields.pop("message")),
+        field=fields.pop("param", None),
+        limit=fields.pop("limit", None),
+        hint=fields.pop("hint", None),
+        retry_after=fields.pop("retry_after", None),
+        request_id=request_id,
+    )
+    # Not as keywords: a server may send any name, ``field`` and ``request_id`` among them.
+    error.details = fields
+    return error
