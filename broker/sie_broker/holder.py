@@ -1,0 +1,99 @@
+"""The demand holder: looks at the queues, decides how many pods each lane should have, holds that many sessions.
+
+Owns the loop and what counts as activity: work that waits, a wake from an ingress, a worker that completed something.
+The rule is in ``demand``, the sessions in ``sessions``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Protocol
+
+import msgspec
+
+from sie_broker.contract import Broker, Lane, WorkerState
+from sie_broker.demand import Demand, Policy, open_sessions, wanted
+from sie_sdk.errors import QueueUnavailableError
+
+log = logging.getLogger("sie.broker.holder")
+
+_worker_states = msgspec.msgpack.Decoder(WorkerState)
+
+
+class Held(Protocol):
+    """What the holder steers; ``sessions.Sessions`` in the process."""
+
+    def hold(self, lane: Lane, count: int) -> None: ...
+
+
+class Holder:
+    """Turns what waits in ``broker`` into open sessions. One per deployment: two would ask for twice the pods."""
+
+    def __init__(self, broker: Broker, sessions: Held, policy: Policy, look_s: float = 0.5) -> None:
+        self._broker = broker
+        self._sessions = sessions
+        self._policy = policy
+        self._look_s = look_s
+        self._demands: dict[Lane, Demand] = {}
+        self._busy: set[Lane] = set()
+        self._completed: dict[str, int] = {}
+        self._look = asyncio.Event()
+        self._readable = True
+
+    async def run(self) -> None:
+        """Hold demand until cancelled."""
+        async with self._broker.on_wake(self._woken), self._broker.presence.watch(self._heartbeat):
+            while True:
+                await self._decide()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_s):
+                        await self._look.wait()
+                self._look.clear()
+
+    async def _decide(self) -> None:
+        backlog = await self._backlog()
+        busy, self._busy = self._busy, set()
+        for lane in self._demands.keys() | (backlog or {}).keys() | busy:
+            before = self._demands.get(lane, Demand())
+            waiting = None if backlog is None else backlog.get(lane, 0)
+            if waiting is None and lane in busy and not before.pods:
+                waiting = 0  # a wake is news enough to start the first pod, even if the queue cannot be read
+            after = wanted(before, waiting, lane in busy, time.monotonic(), self._policy)
+            if after.pods != before.pods:
+                log.info("%s: %d pods wanted (%s waiting)", lane, after.pods, waiting)
+                self._sessions.hold(lane, open_sessions(after.pods))
+            self._demands[lane] = after
+
+    async def _backlog(self) -> dict[Lane, int] | None:
+        try:
+            backlog = await self._broker.backlog()
+        except QueueUnavailableError as error:
+            if self._readable:
+                log.warning("the queue cannot be read, demand stays as it is: %s", error)
+            self._readable = False
+            return None
+        if not self._readable:
+            log.info("the queue can be read again")
+        self._readable = True
+        return backlog
+
+    def _woken(self, lane: Lane) -> None:
+        self._busy.add(lane)
+        if lane not in self._demands or not self._demands[lane].pods:
+            self._look.set()  # only the first pod is worth a look of its own: wakes may come by the thousand
+
+    def _heartbeat(self, worker: str, value: bytes | None) -> None:
+        if value is None:
+            self._completed.pop(worker, None)
+            return
+        try:
+            state = _worker_states.decode(value)
+        except msgspec.DecodeError as fault:
+            log.warning("heartbeat of %s cannot be read: %s", worker, fault)
+            return
+        if state.completed != self._completed.get(worker, 0):
+            self._busy.add(state.lane)
+        self._completed[worker] = state.completed

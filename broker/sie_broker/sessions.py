@@ -1,0 +1,138 @@
+"""Demand sessions: CloudEvent POSTs without a payload, held open so that Knative's autoscaler sees concurrency.
+
+Owns how many are open per lane and their renewal. How many there should be is decided in ``holder``; what a bundle does
+with one is its own business: sessions shape the replica count, they do not route work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from datetime import UTC, datetime
+from enum import Enum
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import httpx
+
+from sie_broker.contract import Lane
+
+log = logging.getLogger("sie.broker.sessions")
+
+AVAILABLE_TYPE = "dev.sie.work.available.v1"
+OVERDUE_S = 10.0
+"""How long past its end a session may stay open before it is taken for lost with the machine that held it."""
+SETTLED_S = 1.0
+"""A session that ended sooner is no session: without this a bundle with a wrong clock would be called in a circle."""
+
+
+class Ended(Enum):
+    """How a session ended, which decides when the next one opens."""
+
+    NORMALLY = "normally"
+    WAITING = "waiting"
+    """Still without a pod when its time was up (the activator's 504, or no answer): ask again almost at once."""
+    BROKEN = "broken"
+    """Refused, cut off, or answered with an error: back off."""
+
+
+def pause_s(ended: Ended, failures: int) -> float:
+    """Seconds until the next session of the same slot; ``failures`` counts the broken ones in a row before this one."""
+    match ended:
+        case Ended.NORMALLY:
+            return 0.0
+        case Ended.WAITING:
+            return random.uniform(0.0, 1.0)  # all sessions of a lane end together there; spread them
+        case Ended.BROKEN:
+            return min(5.0, 0.2 * 2.0 ** min(failures, 5)) * random.uniform(0.8, 1.0)
+
+
+def event_headers(lane: Lane, hold_until: float) -> dict[str, str]:
+    """The binary CloudEvent of one session; ``hold_until`` is its absolute end in seconds since the epoch.
+
+    An end and not a length: a session that waited out a cold start would otherwise outlive the activator's timeout.
+    """
+    return {
+        "ce-specversion": "1.0",
+        "ce-id": uuid.uuid4().hex,
+        "ce-source": "/broker/demand",
+        "ce-type": AVAILABLE_TYPE,
+        "ce-subject": "/".join(quote(part, safe="") for part in (lane.pool, lane.bundle, lane.profile)),
+        "ce-holduntil": datetime.fromtimestamp(hold_until, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+    }
+
+
+class Sessions:
+    """Holds sessions open against each lane's URL, as an async context.
+
+    Args:
+        url: template with ``{bundle}``, ``{profile}`` and ``{pool}``.
+        session_s: length of a session; each is up to a fifth shorter or longer, so that renewals spread.
+    """
+
+    def __init__(self, url: str, session_s: float) -> None:
+        self._url = url
+        self._session_s = session_s
+        self._slots: dict[Lane, list[asyncio.Task[None]]] = {}
+        # A TLS context costs 20 ms and several MB; inside a cluster or a laptop there is nothing to verify.
+        self._client = httpx.AsyncClient(
+            verify=url.startswith("https:"), trust_env=False, limits=httpx.Limits(max_connections=None), timeout=None
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        slots = [slot for lane in list(self._slots) for slot in self._shrink(lane, 0)]
+        await asyncio.gather(*slots, return_exceptions=True)
+        await self._client.aclose()
+
+    def hold(self, lane: Lane, count: int) -> None:
+        """Keep exactly ``count`` sessions open for ``lane`` from now on; the newest are closed first."""
+        slots = self._slots.setdefault(lane, [])
+        self._shrink(lane, count)
+        while len(slots) < count:
+            slots.append(asyncio.create_task(self._keep_open(lane)))
+
+    def _shrink(self, lane: Lane, count: int) -> list[asyncio.Task[None]]:
+        slots = self._slots[lane]
+        closed, slots[count:] = slots[count:], []
+        for slot in reversed(closed):
+            slot.cancel()
+        return closed
+
+    async def _keep_open(self, lane: Lane) -> None:
+        """One slot: a session that ends is closed before the next opens."""
+        url = self._url.format(**{name: quote(getattr(lane, name), safe="") for name in ("bundle", "profile", "pool")})
+        failures = 0
+        while True:
+            opened = time.monotonic()
+            ended, how = await self._session(url, lane)
+            if ended is Ended.NORMALLY and time.monotonic() - opened < min(SETTLED_S, self._session_s / 2):
+                ended, how = Ended.BROKEN, "ended at once"
+            pause = pause_s(ended, failures)
+            failures = failures + 1 if ended is Ended.BROKEN else 0
+            if failures == 1:
+                log.info("session of %s: %s; trying again", lane, how)
+            await asyncio.sleep(pause)
+
+    async def _session(self, url: str, lane: Lane) -> tuple[Ended, str]:
+        """Hold one session open until its end; never raises for what the other side does."""
+        length = self._session_s * random.uniform(0.8, 1.2)
+        headers = event_headers(lane, time.time() + length)
+        try:
+            async with asyncio.timeout(length + OVERDUE_S):
+                status = (await self._client.post(url, headers=headers)).status_code
+        except TimeoutError:
+            return Ended.WAITING, "no answer"
+        except httpx.HTTPError as error:
+            return Ended.BROKEN, str(error) or type(error).__name__
+        if status == 504:
+            return Ended.WAITING, "504"
+        return (Ended.NORMALLY, "200") if status == 200 else (Ended.BROKEN, f"HTTP {status}")

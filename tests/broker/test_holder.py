@@ -1,0 +1,136 @@
+"""The holder's loop on the in-memory broker: what counts as activity, and what an unreadable queue does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from sie_broker.contract import Lane, Work, WorkerState
+from sie_broker.demand import Policy
+from sie_broker.holder import Holder
+from sie_broker.memory import MemoryBroker
+from sie_sdk.errors import QueueUnavailableError
+from tests.conftest import eventually
+
+LANE = Lane(pool="default", bundle="minilm", profile="cpu")
+POLICY = Policy(max_scale=3, quiet_s=0.15, objective_s=1, pod_rate=2)
+
+
+class Held:
+    """Remembers the last count asked for, per lane."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Lane, int] = {}
+        self.asked: list[int] = []
+
+    def hold(self, lane: Lane, count: int) -> None:
+        self.counts[lane] = count
+        self.asked.append(count)
+
+
+class SometimesBlindBroker(MemoryBroker):
+    """An in-memory broker whose queues can be made unreadable."""
+
+    blind = False
+    looks = 0
+
+    async def backlog(self) -> dict[Lane, int]:
+        self.looks += 1
+        if self.blind:
+            raise QueueUnavailableError("The broker does not answer.")
+        return await super().backlog()
+
+
+@asynccontextmanager
+async def holding(broker: MemoryBroker, look_s: float = 0.01) -> AsyncIterator[Held]:
+    held = Held()
+    running = asyncio.create_task(Holder(broker, held, POLICY, look_s).run())
+    try:
+        yield held
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def submit(broker: MemoryBroker, count: int) -> list[int]:
+    works = [Work(id=f"{n}", op="encode", lane=LANE, model="m", data=b"", time=time.time()) for n in range(count)]
+    return [(await broker.submit(work)).sequence for work in works]
+
+
+async def test_a_backlog_opens_sessions_and_an_empty_queue_closes_them_after_the_quiet_period() -> None:
+    broker = MemoryBroker()
+    async with holding(broker) as held:
+        receipts = await submit(broker, 4)
+        await eventually(lambda: held.counts.get(LANE) == 3)
+        emptied = time.monotonic()
+        for receipt in receipts:
+            broker.forget(receipt)
+        await eventually(lambda: held.counts[LANE] == 0)
+        assert time.monotonic() - emptied >= POLICY.quiet_s - 0.02
+        assert held.asked == [3, 0]
+
+
+async def test_a_wake_opens_the_first_session_without_waiting_for_the_next_look() -> None:
+    broker = MemoryBroker()
+    async with holding(broker, look_s=30) as held:
+        await asyncio.sleep(0)
+        await eventually(lambda: bool(broker._wakers))
+        broker.wake(LANE)
+        await eventually(lambda: held.counts.get(LANE) == 1, deadline_s=1)
+
+
+async def test_wakes_of_a_lane_that_has_pods_cost_no_look() -> None:
+    broker = SometimesBlindBroker()
+    async with holding(broker, look_s=30) as held:
+        await eventually(lambda: broker.looks == 1)
+        broker.wake(LANE)
+        await eventually(lambda: held.counts.get(LANE) == 1)
+        for _ in range(100):
+            broker.wake(LANE)
+            await asyncio.sleep(0)
+        assert broker.looks == 2
+
+
+async def test_a_worker_that_completes_work_keeps_its_lane_alive() -> None:
+    broker = MemoryBroker()
+    async with holding(broker) as held:
+        await eventually(lambda: bool(broker.presence._watchers))
+
+        async def beat(completed: int) -> None:
+            state = WorkerState("w1", LANE, "ready", time.time(), completed=completed)
+            await broker.presence.put("w1", msgspec.msgpack.encode(state))
+
+        await beat(0)
+        for completed in range(1, 30):
+            await beat(completed)
+            await asyncio.sleep(0.01)
+            assert held.asked in ([], [1])
+        await beat(29)
+        await eventually(lambda: held.asked == [1, 0])
+
+
+async def test_a_queue_that_cannot_be_read_freezes_demand() -> None:
+    broker = SometimesBlindBroker()
+    async with holding(broker) as held:
+        for receipt in await submit(broker, 4):
+            await eventually(lambda: held.counts.get(LANE) == 3)
+            broker.blind = True
+            broker.forget(receipt)
+        blinded_at, looks = time.monotonic(), broker.looks
+        await eventually(lambda: time.monotonic() - blinded_at > 2 * POLICY.quiet_s and broker.looks > looks)
+        assert held.asked == [3]
+        broker.blind = False
+        await eventually(lambda: held.asked == [3, 0])
+
+
+async def test_a_wake_starts_the_first_pod_even_when_the_queue_cannot_be_read() -> None:
+    broker = SometimesBlindBroker()
+    broker.blind = True
+    async with holding(broker) as held:
+        await eventually(lambda: broker.looks > 0)
+        broker.wake(LANE)
+        await eventually(lambda: held.counts.get(LANE) == 1)

@@ -1,0 +1,45 @@
+"""``python -m sie_broker`` as a process: it says that it holds, and a signal ends it with 0."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import pytest
+
+
+@pytest.mark.e2e
+async def test_the_process_says_that_it_holds_demand_and_ends_on_sigterm(nats_url: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "sie_broker",
+        env=os.environ | {"SIE_NATS_URL": nats_url},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        line = await asyncio.wait_for(process.stderr.readline(), 20)
+        assert b"holding demand" in line
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.e2e
+async def test_a_wrong_setting_stops_the_start_with_one_line() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "sie_broker",
+        env=os.environ | {"SIE_MAX_SCALE": "none"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 1
+    assert len(said.decode().splitlines()) == 1
+    assert "SIE_MAX_SCALE" in said.decode()

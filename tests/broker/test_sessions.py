@@ -1,0 +1,116 @@
+"""Demand sessions against a real HTTP server: how many, what they say, and how they come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+import pytest
+
+from sie_broker.contract import Lane
+from sie_broker.sessions import Ended, Sessions, pause_s
+from tests.broker.http_double import SessionServer
+from tests.conftest import eventually
+
+LANE = Lane(pool="default", bundle="minilm", profile="cpu")
+OTHER = Lane(pool="eu west", bundle="minilm", profile="cpu")
+PATH = "/{bundle}.{profile}.{pool}"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[SessionServer]:
+    server = SessionServer()
+    async with server.running():
+        yield server
+
+
+@pytest.fixture
+async def sessions(server: SessionServer) -> AsyncIterator[Sessions]:
+    async with Sessions(server.url + PATH, session_s=60) as sessions:
+        yield sessions
+
+
+async def test_exactly_the_asked_number_is_open(server: SessionServer, sessions: Sessions) -> None:
+    for count in (1, 5, 3, 0, 1):
+        sessions.hold(LANE, count)
+        await eventually(lambda count=count: server.open == count)  # type: ignore[misc]
+    assert server.most_open == 5
+
+
+async def test_a_session_is_a_cloudevent_without_a_payload(server: SessionServer, sessions: Sessions) -> None:
+    sessions.hold(LANE, 3)
+    await eventually(lambda: server.open == 3)
+    headers = server.headers[0]
+    assert headers["ce-type"] == "dev.sie.work.available.v1"
+    assert headers["ce-specversion"] == "1.0"
+    assert headers["ce-source"] == "/broker/demand"
+    assert headers["ce-subject"] == "default/minilm/cpu"
+    assert headers["content-length"] == "0"
+    assert headers["ce-holduntil"].endswith("Z")
+    until = datetime.fromisoformat(headers["ce-holduntil"]).timestamp()
+    assert 45 < until - time.time() < 73
+    assert len({each["ce-id"] for each in server.headers}) == 3
+
+
+async def test_each_lane_has_its_own_address(server: SessionServer, sessions: Sessions) -> None:
+    sessions.hold(LANE, 1)
+    sessions.hold(OTHER, 1)
+    await eventually(lambda: server.open == 2)
+    assert sorted(server.paths) == ["/minilm.cpu.default", "/minilm.cpu.eu%20west"]
+
+
+async def test_a_session_that_ends_is_followed_by_the_next_without_overlap(server: SessionServer) -> None:
+    async with Sessions(server.url + PATH, session_s=0.02) as sessions:
+        sessions.hold(LANE, 1)
+        for renewed in range(3):
+            await eventually(lambda renewed=renewed: len(server.headers) > renewed)  # type: ignore[misc]
+            server.end.set()
+            await eventually(lambda: server.open == 0)
+            server.end.clear()
+        await eventually(lambda: len(server.headers) >= 4)
+        assert server.most_open == 1
+
+
+@pytest.mark.parametrize("status", [504, 503, 404])
+async def test_a_session_comes_back_after_an_error(server: SessionServer, sessions: Sessions, status: int) -> None:
+    server.answers = [status]
+    sessions.hold(LANE, 1)
+    await eventually(lambda: server.open == 1)
+    assert len(server.headers) == 2
+
+
+async def test_a_bundle_that_answers_at_once_is_not_called_in_a_circle(
+    server: SessionServer, sessions: Sessions
+) -> None:
+    server.answers = [200, 200]
+    started = time.monotonic()
+    sessions.hold(LANE, 1)
+    await eventually(lambda: server.open == 1)
+    assert time.monotonic() - started > 0.4
+
+
+async def test_sessions_open_as_soon_as_somebody_listens() -> None:
+    server = SessionServer()
+    async with server.running() as url:
+        pass
+    async with Sessions(url + PATH, session_s=60) as sessions:
+        sessions.hold(LANE, 1)  # refused
+        port = int(url.rsplit(":", 1)[1])
+        async with server.running(port):
+            await eventually(lambda: server.open == 1)
+
+
+async def test_closing_leaves_no_session_open(server: SessionServer) -> None:
+    async with Sessions(server.url + PATH, session_s=60) as sessions:
+        sessions.hold(LANE, 3)
+        await eventually(lambda: server.open == 3)
+    await eventually(lambda: server.open == 0)
+
+
+def test_backoff_grows_from_a_fifth_of_a_second_to_five() -> None:
+    pauses = [pause_s(Ended.BROKEN, failures) for failures in range(10)]
+    assert 0.16 <= pauses[0] <= 0.2
+    assert all(4.0 <= pause <= 5.0 for pause in pauses[5:])
+    assert pause_s(Ended.NORMALLY, 9) == 0.0
+    assert 0.0 <= pause_s(Ended.WAITING, 9) <= 1.0
