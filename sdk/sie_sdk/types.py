@@ -81,3 +81,26 @@ class ModelInfo(msgspec.Struct, frozen=True):
     bundle: str | None = None
     loaded: bool = False
     state: str = "available"
+
+
+class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The ``job`` object of a 202 reply: work that is queued and kept. ``message`` is for people."""
+
+    id: str
+    state: str = "queued"
+    retry_after_s: float | None = None
+    message: str | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a waiting call tells its ``progress`` callback.
+
+    ``state``: the job's own (``queued``, ``provisioning``, ...) or the call's: ``retrying`` (the server said not now),
+    ``unreachable`` (no connection), ``done``. ``retry_after_s`` is the pause before the next look, None without one.
+    """
+
+    state: str
+    job: str | None = None
+    elapsed_s: float = 0.0
+    retry_after_s: float | None = None
+    message: str | None = None

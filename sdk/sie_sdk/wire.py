@@ -24,7 +24,7 @@ from sie_sdk.errors import (
     UnsupportedMediaTypeError,
     from_wire,
 )
-from sie_sdk.types import EncodeRequest, EncodeResult, ModelInfo, OutputDtype, OutputType, Timing, Usage
+from sie_sdk.types import EncodeRequest, EncodeResult, JobStatus, ModelInfo, OutputDtype, OutputType, Timing, Usage
 
 MediaType: TypeAlias = Literal["application/msgpack", "application/json"]
 MSGPACK: Final = "application/msgpack"
@@ -55,6 +55,10 @@ class _ReplyItem(msgspec.Struct):
 class _EncodeReply(msgspec.Struct):
     items: list[_ReplyItem]
     timing: Timing | None = None
+
+
+class _Accepted(msgspec.Struct):
+    job: JobStatus
 
 
 class _ModelList(msgspec.Struct):
@@ -237,22 +241,31 @@ def read_encode_result(body: bytes) -> list[EncodeResult]:
         raise _unexpected(body, "an encode result", error) from None
 
 
-# -- models ------------------------------------------------------------------------------------------------------------
+# -- jobs and models ---------------------------------------------------------------------------------------------------
+
+
+def job_body(job: JobStatus) -> bytes:
+    """The JSON body of a 202: ``{"job": {id, state, retry_after_s, message}}``."""
+    return _to_json.encode({"job": job})
+
+
+def read_job(body: bytes, content_type: str | None) -> JobStatus:
+    """The job a 202 stands for, msgpack or JSON by its type.
+
+    Raises:
+        UnexpectedReplyError: the body names no job.
+    """
+    return _read(body, content_type, _Accepted).job
 
 
 def read_models(body: bytes, content_type: str | None) -> list[ModelInfo]:
-    """The rows of a ``GET /v1/models`` reply."""
+    """The rows of a ``GET /v1/models`` reply; errors as :func:`read_job`."""
     return _read(body, content_type, _ModelList).models
 
 
 def read_model(body: bytes, content_type: str | None) -> ModelInfo:
-    """The one row of a ``GET /v1/models/{name}`` reply."""
+    """The one row of a ``GET /v1/models/{name}`` reply; errors as :func:`read_job`."""
     return _read(body, content_type, ModelInfo)
-
-
-def read_object(body: bytes, content_type: str | None) -> dict[str, Any]:
-    """Any reply that is a map, msgpack or JSON by its type."""
-    return _read(body, content_type, dict[str, Any])
 
 
 def _read(body: bytes, content_type: str | None, kind: type[T]) -> T:
@@ -261,7 +274,7 @@ def _read(body: bytes, content_type: str | None, kind: type[T]) -> T:
             return msgspec.msgpack.decode(body, type=kind)
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
-        raise _unexpected(body, "a protocol reply", error) from None
+        raise _unexpected(body, "of this protocol", error) from None
 
 
 # -- JSON for people ---------------------------------------------------------------------------------------------------
