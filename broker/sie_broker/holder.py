@@ -20,6 +20,9 @@ from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker.holder")
 
+AT_REST = 4
+"""How many times less often the queues are looked at while no lane wants a pod."""
+
 _worker_states = msgspec.msgpack.Decoder(WorkerState)
 
 
@@ -45,13 +48,19 @@ class Holder:
 
     async def run(self) -> None:
         """Hold demand until cancelled."""
+        this = asyncio.current_task()
         async with self._broker.on_wake(self._woken), self._broker.presence.watch(self._heartbeat):
-            while True:
+            # Asked for by name: before Python 3.12 asyncio.wait_for, which nats-py uses, may swallow a cancellation.
+            while this is None or not this.cancelling():
                 await self._decide()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._look_s):
+                    async with asyncio.timeout(self._pause_s()):
                         await self._look.wait()
                 self._look.clear()
+
+    def _pause_s(self) -> float:
+        """Seconds to the next look: longer at rest, when only work that came without a wake would wait for it."""
+        return self._look_s if any(demand.pods for demand in self._demands.values()) else AT_REST * self._look_s
 
     async def _decide(self) -> None:
         backlog = await self._backlog()
