@@ -7,8 +7,8 @@ One suite, ``tests/congruence``, runs on both implementations.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Literal, Protocol
 
 import msgspec
@@ -99,6 +99,16 @@ class Delivery(Protocol):
         ...
 
 
+class Room(Protocol):
+    """How much more work a worker takes in hand; shared by all its pulls."""
+
+    @property
+    def free(self) -> int: ...
+    async def wait(self) -> None:
+        """Return when ``free`` is above zero."""
+        ...
+
+
 class Bucket(Protocol):
     """A small durable key-value store; values live for the bucket's lifetime."""
 
@@ -106,7 +116,7 @@ class Bucket(Protocol):
     async def put(self, key: str, value: bytes) -> None: ...
     async def delete(self, key: str) -> None: ...
     async def entries(self) -> dict[str, bytes]: ...
-    def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AbstractContextManager[None]:
+    def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AbstractAsyncContextManager[None]:
         """Call ``changed(key, value)`` for each later change (None = deleted) while the context is open.
 
         Not a log: after a broken connection changes may be missing, so readers also re-read. Filters by ``key``.
@@ -117,13 +127,21 @@ class Bucket(Protocol):
 class Broker(Protocol):
     """Everything that moves or keeps work. Raises `QueueFullError` and `QueueUnavailableError`, no transport's own."""
 
-    jobs: Bucket
-    presence: Bucket
-    config: Bucket
-    lanes: Bucket
+    @property
+    def jobs(self) -> Bucket: ...
+    @property
+    def presence(self) -> Bucket: ...
+    @property
+    def config(self) -> Bucket: ...
+    @property
+    def lanes(self) -> Bucket: ...
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...
+
+    async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        """Create or update the queues of these (lane, model) pairs; the config service's job alone."""
+        ...
 
     async def submit(self, work: Work) -> Submission:
         """Make ``work`` durable; when this returns it is not lost."""
@@ -133,19 +151,22 @@ class Broker(Protocol):
         """The inbox to put in ``reply_to`` and the future of the reply, while the context is open."""
         ...
 
-    async def queued(self, sequence: int) -> bool:
+    async def queued(self, lane: Lane, sequence: int) -> bool:
         """Whether the work with this receipt still waits or is being computed."""
         ...
 
-    def pull(self, lane: Lane, model: str, room: Callable[[], int]) -> AsyncIterator[Delivery]:
-        """Deliver work for ``model`` until closed, never more at once than ``room()`` says."""
+    def pull(self, lane: Lane, model: str, room: Room, priority: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
+        """Deliver work for ``model`` until closed, at most ``room.free`` at once.
+
+        ``priority`` 0 to 9: a worker that holds the model pulls with 0 and is served before one that does not.
+        """
         ...
 
     def wake(self, lane: Lane) -> None:
         """Tell the demand holder that there is work, without waiting for its next look."""
         ...
 
-    def on_wake(self, woken: Callable[[Lane], None]) -> AbstractContextManager[None]: ...
+    def on_wake(self, woken: Callable[[Lane], None]) -> AbstractAsyncContextManager[None]: ...
 
     async def backlog(self) -> dict[Lane, int]:
         """Work not yet acknowledged, per lane."""

@@ -1,0 +1,64 @@
+"""One NATS connection: how it is opened, and the single place where the client's errors become ours."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import nats
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
+
+log = logging.getLogger("sie.broker")
+
+STREAM_FULL = 10077
+"""JetStream's error code for "maximum messages/bytes exceeded": discard-new said no."""
+
+
+async def connect(url: str, name: str) -> Client:
+    """Open a connection that reconnects for ever.
+
+    Raises:
+        QueueUnavailableError: no server answers at ``url``.
+    """
+
+    async def on_error(error: Exception) -> None:
+        log.warning("nats: %s", error or type(error).__name__)
+
+    async def on_lost() -> None:
+        log.warning("nats: connection lost, reconnecting")
+
+    async def on_back() -> None:
+        log.info("nats: connected again")
+
+    with translated():
+        return await nats.connect(
+            url,
+            name=name,
+            error_cb=on_error,
+            disconnected_cb=on_lost,
+            reconnected_cb=on_back,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.2,
+            connect_timeout=2,
+            ping_interval=10,
+            allow_reconnect=True,
+        )
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Errors of nats-py inside this block leave it as errors of `sie_sdk.errors`."""
+    try:
+        yield
+    except nats.js.errors.APIError as error:
+        if error.err_code == STREAM_FULL:
+            raise QueueFullError("The work queue is full.", retry_after=1.0, hint="Try again later.") from error
+        raise QueueUnavailableError("The broker refused the request.", retry_after=1.0) from error
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        # OSError: connection refused. The builtin TimeoutError comes from nats-py too.
+        raise QueueUnavailableError("The broker does not answer.", retry_after=1.0) from error

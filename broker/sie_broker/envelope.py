@@ -1,0 +1,120 @@
+"""`Work` and `Reply` as CloudEvents on NATS, binary mode: pure functions between records and (headers, body).
+
+Follows the CloudEvents 1.0 NATS protocol binding: every attribute is a header ``ce-<name>``, the body is the data.
+Headers are built by hand because this is the hot path: an event object per message costs some 24 us at each end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from urllib.parse import unquote
+
+from sie_broker.contract import Lane, Reply, Work
+
+MSGPACK = "application/msgpack"
+RESULT_TYPE = "dev.sie.result.v1"
+
+_UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x7e]")  # all but visible ASCII without " and %
+
+
+def work_type(op: str) -> str:
+    """The CloudEvents type of an operation, such as ``dev.sie.encode.v1``."""
+    return f"dev.sie.{op}.v1"
+
+
+def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
+    """The message that carries ``work``; `to_work` is its inverse."""
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": escape(work.id),
+        "ce-source": source,
+        "ce-type": work_type(work.op),
+        "ce-time": _rfc3339(work.time),
+        "ce-datacontenttype": MSGPACK,
+        "ce-pool": escape(work.lane.pool),
+        "ce-bundle": escape(work.lane.bundle),
+        "ce-profile": escape(work.lane.profile),
+        "ce-model": escape(work.model),
+    }
+    if work.reply_to is not None:
+        headers["ce-replyto"] = escape(work.reply_to)
+    if work.deadline is not None:
+        headers["ce-deadline"] = _rfc3339(work.deadline)
+    if work.traceparent is not None:
+        headers["ce-traceparent"] = escape(work.traceparent)
+    return headers, work.data
+
+
+def to_work(headers: Mapping[str, str], body: bytes) -> Work:
+    """Read a work event.
+
+    Raises:
+        ValueError: a required attribute is missing or malformed; the message can never be worked on.
+    """
+    try:
+        kind = headers["ce-type"]
+        return Work(
+            id=unquote(headers["ce-id"]),
+            op=kind.removeprefix("dev.sie.").removesuffix(".v1"),
+            lane=Lane(
+                pool=unquote(headers["ce-pool"]),
+                bundle=unquote(headers["ce-bundle"]),
+                profile=unquote(headers["ce-profile"]),
+            ),
+            model=unquote(headers["ce-model"]),
+            data=body,
+            time=_epoch(headers["ce-time"]),
+            reply_to=_optional(headers, "ce-replyto"),
+            deadline=_epoch(headers["ce-deadline"]) if "ce-deadline" in headers else None,
+            traceparent=_optional(headers, "ce-traceparent"),
+        )
+    except KeyError as missing:
+        raise ValueError(f"work event without {missing}") from None
+
+
+def from_reply(reply: Reply) -> tuple[dict[str, str], bytes]:
+    """The message that carries ``reply``; `to_reply` is its inverse."""
+    return {
+        "ce-specversion": "1.0",
+        "ce-id": escape(reply.id),
+        "ce-source": f"/bundle/{escape(reply.worker)}",
+        "ce-type": RESULT_TYPE,
+        "ce-datacontenttype": MSGPACK,
+        "ce-status": str(reply.status),
+    }, reply.data
+
+
+def to_reply(headers: Mapping[str, str], body: bytes) -> Reply:
+    """Read a result event.
+
+    Raises:
+        ValueError: a required attribute is missing or malformed.
+    """
+    try:
+        return Reply(
+            id=unquote(headers["ce-id"]),
+            data=body,
+            status=int(headers["ce-status"]),
+            worker=unquote(headers["ce-source"]).removeprefix("/bundle/"),
+        )
+    except KeyError as missing:
+        raise ValueError(f"result event without {missing}") from None
+
+
+def escape(value: str) -> str:
+    """A header value as the binding wants it: space, ``"``, ``%`` and all but visible ASCII percent-encoded."""
+    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value)
+
+
+def _optional(headers: Mapping[str, str], name: str) -> str | None:
+    return unquote(headers[name]) if name in headers else None
+
+
+def _rfc3339(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _epoch(rfc3339: str) -> float:
+    return datetime.fromisoformat(rfc3339).timestamp()

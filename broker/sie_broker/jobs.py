@@ -1,0 +1,74 @@
+"""Jobs: what is known of accepted work whose answer nobody is holding a connection for.
+
+Owns the two entries of a job in the jobs bucket: ``job.<id>`` (accepted) and ``result.<id>`` (answered). The bucket's
+lifetime is the job's lifetime. Who computes and who asks is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+
+import msgspec
+
+from sie_broker.contract import Bucket, Lane, Reply
+from sie_broker.subjects import token
+
+LIFETIME_S = 3600.0
+"""How long a job and its result can be asked for."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Accepted work. ``digest`` is of model and body, so that a reused Idempotency-Key is noticed."""
+
+    id: str
+    lane: Lane
+    model: str
+    accepted: float
+    digest: bytes = b""
+
+
+_jobs = msgspec.msgpack.Decoder(Job)
+_replies = msgspec.msgpack.Decoder(Reply)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def digest(model: str, body: bytes) -> bytes:
+    """16 bytes that tell two requests apart."""
+    return hashlib.blake2b(body, digest_size=16, person=b"sie-job", key=model.encode()[:64]).digest()
+
+
+async def accept(bucket: Bucket, job: Job) -> None:
+    """Record that the job exists; its work must be durable already."""
+    await bucket.put(f"job.{token(job.id)}", _encoder.encode(job))
+
+
+async def find(bucket: Bucket, job_id: str) -> Job | None:
+    """The accepted job, or None when there is none or its lifetime has passed."""
+    value = await bucket.get(f"job.{token(job_id)}")
+    return None if value is None else _jobs.decode(value)
+
+
+async def keep(bucket: Bucket, reply: Reply) -> None:
+    """Keep the reply as the job's result."""
+    await bucket.put(f"result.{token(reply.id)}", _encoder.encode(reply))
+
+
+async def result(bucket: Bucket, job_id: str) -> Reply | None:
+    """The job's result, or None when it is not there yet."""
+    value = await bucket.get(f"result.{token(job_id)}")
+    return None if value is None else _replies.decode(value)
+
+
+async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | None:
+    """The job's result as soon as it is there; None after ``timeout`` seconds without one."""
+    arrived = asyncio.Event()
+    async with bucket.watch(lambda _key, _value: arrived.set(), f"result.{token(job_id)}"):
+        # Look once after the watch is on: a result kept just before it would never be told.
+        if (reply := await result(bucket, job_id)) is not None or timeout <= 0:
+            return reply
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await arrived.wait()
+        return await result(bucket, job_id)

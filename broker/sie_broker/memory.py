@@ -1,0 +1,195 @@
+"""The broker in one process: the same contract as NATS without a server. Shipped, and used by ``sie serve``.
+
+Owns queues, receipts, inboxes and buckets in plain dictionaries of one event loop. Nothing survives the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import itertools
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from sie_broker import jobs
+from sie_broker.contract import Delivery, Lane, Reply, Room, Submission, Work
+from sie_sdk.errors import QueueFullError
+
+DUPLICATE_WINDOW_S = 120.0
+
+
+class MemoryBucket:
+    """A `Bucket` in a dictionary; values older than ``ttl_s`` are gone."""
+
+    def __init__(self, ttl_s: float | None = None) -> None:
+        self._ttl_s = ttl_s
+        self._values: dict[str, tuple[float, bytes]] = {}
+        self._watchers: list[tuple[str, Callable[[str, bytes | None], None]]] = []
+
+    async def get(self, key: str) -> bytes | None:
+        at, value = self._values.get(key, (0.0, b""))
+        return value if key in self._values and self._alive(at) else None
+
+    async def put(self, key: str, value: bytes) -> None:
+        self._values[key] = (time.monotonic(), value)
+        self._tell(key, value)
+
+    async def delete(self, key: str) -> None:
+        if self._values.pop(key, None) is not None:
+            self._tell(key, None)
+
+    async def entries(self) -> dict[str, bytes]:
+        self._values = {key: entry for key, entry in self._values.items() if self._alive(entry[0])}
+        return {key: value for key, (_, value) in self._values.items()}
+
+    @asynccontextmanager
+    async def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AsyncIterator[None]:
+        watcher = (key.replace(">", "*"), changed)
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
+
+    def _alive(self, at: float) -> bool:
+        return self._ttl_s is None or time.monotonic() - at < self._ttl_s
+
+    def _tell(self, key: str, value: bytes | None) -> None:
+        for pattern, changed in list(self._watchers):
+            if fnmatch.fnmatchcase(key, pattern):
+                changed(key, value)
+
+
+class _Queue:
+    """One (lane, model): what waits, and how often each was delivered."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[int, Work, int]] = deque()
+        self.changed = asyncio.Event()
+
+    def put(self, sequence: int, work: Work, attempt: int, *, first: bool = False) -> None:
+        (self.waiting.appendleft if first else self.waiting.append)((sequence, work, attempt))
+        self.changed.set()
+
+
+class MemoryDelivery:
+    """A `Delivery` of the in-memory broker."""
+
+    def __init__(self, broker: MemoryBroker, queue: _Queue, sequence: int, work: Work, attempt: int) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._sequence = sequence
+        self.work = work
+        self.attempt = attempt
+
+    async def reply(self, reply: Reply) -> None:
+        await self._broker.deliver_reply(self.work, reply)
+
+    async def ack(self) -> None:
+        self._broker.forget(self._sequence)
+
+    async def nak(self, delay: float = 0.0) -> None:
+        back = (self._sequence, self.work, self.attempt + 1)
+        asyncio.get_running_loop().call_later(delay, lambda: self._queue.put(*back, first=True))
+
+    async def term(self, reason: str) -> None:
+        self._broker.forget(self._sequence)
+
+
+class MemoryBroker:
+    """The in-memory `Broker`. ``max_queued``: work kept at most, over which `submit` refuses; the overload signal."""
+
+    def __init__(self, max_queued: int = 100_000) -> None:
+        self.jobs = MemoryBucket(ttl_s=3600)
+        self.presence = MemoryBucket(ttl_s=10)
+        self.config = MemoryBucket()
+        self.lanes = MemoryBucket()
+        self._max_queued = max_queued
+        self._sequences = itertools.count(1)
+        self._open: dict[int, Work] = {}
+        self._accepted: dict[str, tuple[int, float]] = {}
+        self._queues: defaultdict[tuple[Lane, str], _Queue] = defaultdict(_Queue)
+        self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
+        self._wakers: list[Callable[[Lane], None]] = []
+
+    async def connect(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        """Queues appear on first use."""
+
+    async def submit(self, work: Work) -> Submission:
+        now = time.monotonic()
+        while self._accepted and now - next(iter(self._accepted.values()))[1] > DUPLICATE_WINDOW_S:
+            del self._accepted[next(iter(self._accepted))]
+        if work.id in self._accepted:
+            return Submission(sequence=self._accepted[work.id][0], duplicate=True)
+        if len(self._open) >= self._max_queued:
+            raise QueueFullError("The queue is full.", limit=self._max_queued, retry_after=1.0)
+        sequence = next(self._sequences)
+        self._accepted[work.id] = (sequence, now)
+        self._open[sequence] = work
+        self._queues[work.lane, work.model].put(sequence, work, 1)
+        return Submission(sequence=sequence)
+
+    @contextmanager
+    def expect(self, work_id: str) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[work_id].append(future)
+        try:
+            yield "memory", future
+        finally:
+            self._waiting[work_id].remove(future)
+            if not self._waiting[work_id]:
+                del self._waiting[work_id]
+
+    async def deliver_reply(self, work: Work, reply: Reply) -> None:
+        """Give the reply to all who wait for it, or keep it as the job's result."""
+        waiting = [future for future in self._waiting.get(work.id, ()) if not future.done()]
+        for future in waiting:
+            future.set_result(reply)
+        if work.reply_to is None or not waiting:
+            await jobs.keep(self.jobs, reply)
+
+    def forget(self, sequence: int) -> None:
+        """The work is done with."""
+        self._open.pop(sequence, None)
+
+    async def queued(self, lane: Lane, sequence: int) -> bool:
+        return sequence in self._open
+
+    async def pull(
+        self, lane: Lane, model: str, room: Room, priority: Callable[[], int]
+    ) -> AsyncGenerator[Delivery, None]:
+        queue = self._queues[lane, model]
+        while True:
+            await room.wait()
+            if not queue.waiting:
+                queue.changed.clear()
+                await queue.changed.wait()
+                continue
+            sequence, work, attempt = queue.waiting.popleft()
+            yield MemoryDelivery(self, queue, sequence, work, attempt)
+
+    def wake(self, lane: Lane) -> None:
+        for woken in self._wakers:
+            woken(lane)
+
+    @asynccontextmanager
+    async def on_wake(self, woken: Callable[[Lane], None]) -> AsyncIterator[None]:
+        self._wakers.append(woken)
+        try:
+            yield
+        finally:
+            self._wakers.remove(woken)
+
+    async def backlog(self) -> dict[Lane, int]:
+        counts: dict[Lane, int] = {}
+        for work in self._open.values():
+            counts[work.lane] = counts.get(work.lane, 0) + 1
+        return counts

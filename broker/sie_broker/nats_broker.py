@@ -1,0 +1,215 @@
+"""The `Broker` on NATS JetStream: publish and await, deliver and acknowledge, wake and count.
+
+Owns the connection, the reply inbox and the leases of work in hand. Streams are declared in ``streams``, names in
+``subjects``, bytes in ``envelope``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from sie_broker import connection, envelope, jobs, streams, subjects
+from sie_broker.bucket import NatsBucket
+from sie_broker.connection import translated
+from sie_broker.contract import Delivery, Lane, Reply, Room, Submission, Work
+from sie_broker.pull import pull
+from sie_sdk.errors import QueueUnavailableError
+
+log = logging.getLogger("sie.broker")
+
+REPLY_TAKEN_S = 2.0
+"""How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
+
+
+class NatsDelivery:
+    """A `Delivery` from JetStream. Its lease is renewed by the broker's own timer until a verb ends it."""
+
+    def __init__(self, broker: NatsBroker, message: Msg, work: Work) -> None:
+        self._broker = broker
+        self._message = message
+        self.work = work
+        self.attempt = message.metadata.num_delivered or 1
+
+    async def reply(self, reply: Reply) -> None:
+        await self._broker.deliver_reply(self.work, reply)
+
+    async def ack(self) -> None:
+        await self._settle(b"+ACK")
+
+    async def nak(self, delay: float = 0.0) -> None:
+        options = f' {{"delay": {int(delay * streams.NANO)}}}' if delay else ""
+        await self._settle(f"-NAK{options}".encode())
+
+    async def term(self, reason: str) -> None:
+        await self._settle(f"+TERM {reason}".encode())
+
+    async def in_progress(self) -> None:
+        """Renew the lease."""
+        await self._message.in_progress()
+
+    async def _settle(self, verb: bytes) -> None:
+        self._broker.in_hand.discard(self)
+        with translated():
+            # Published raw: nats-py's nak takes whole seconds and its term no reason.
+            await self._broker.nc.publish(self._message.reply, verb)
+
+
+class NatsBroker:
+    """`Broker` over the NATS server at ``url``; ``name`` identifies this process and its inbox."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.name = name
+        self.in_hand: set[NatsDelivery] = set()
+        self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
+        self._leases: asyncio.Task[None] | None = None
+        self._wakes: asyncio.Task[None] | None = None  # kept so that it is not collected while it runs
+
+    async def connect(self) -> None:
+        """Connect and listen on the inbox.
+
+        Raises:
+            QueueUnavailableError: no server answers.
+        """
+        self.nc: Client = await connection.connect(self.url, self.name)
+        self._js = self.nc.jetstream(timeout=2)
+        self.jobs = NatsBucket(self.nc, streams.JOBS)
+        self.presence = NatsBucket(self.nc, streams.PRESENCE)
+        self.config = NatsBucket(self.nc, streams.CONFIG)
+        self.lanes = NatsBucket(self.nc, streams.LANES)
+        await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
+        self._leases = asyncio.create_task(self._renew_leases())
+
+    async def close(self) -> None:
+        """Leave; work still in hand is given back to others."""
+        if self._leases:
+            self._leases.cancel()
+        with suppress(QueueUnavailableError, nats.errors.Error):
+            await asyncio.gather(*(delivery.nak() for delivery in list(self.in_hand)))
+            await self.nc.flush(timeout=1)
+        await self.nc.close()
+
+    async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        await streams.ensure(self.nc, queues)
+
+    async def submit(self, work: Work) -> Submission:
+        headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
+        headers["Nats-Msg-Id"] = work.id
+        with translated():
+            ack = await self._js.publish(subjects.work(work.lane, work.model), body, headers=headers)
+        return Submission(sequence=ack.seq, duplicate=bool(ack.duplicate))
+
+    @contextmanager
+    def expect(self, work_id: str) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[work_id].append(future)
+        try:
+            yield subjects.reply(self.name, work_id), future
+        finally:
+            self._waiting[work_id].remove(future)
+            if not self._waiting[work_id]:
+                del self._waiting[work_id]
+
+    async def _on_reply(self, message: Msg) -> None:
+        """Hand a reply to all who wait for it; keep it as the job's result when nobody does; then say it is taken."""
+        try:
+            reply = envelope.to_reply(message.headers or {}, message.data)
+        except ValueError as fault:
+            log.warning("dropped a malformed reply on %s: %s", message.subject, fault)
+            return
+        waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
+        for future in waiting:
+            future.set_result(reply)
+        try:
+            if not waiting:
+                await jobs.keep(self.jobs, reply)
+            if message.reply:
+                await self.nc.publish(message.reply, b"taken")
+        except (QueueUnavailableError, nats.errors.Error) as error:
+            log.warning("reply %s was not taken, its worker will keep it: %s", reply.id, error)
+
+    async def deliver_reply(self, work: Work, reply: Reply) -> None:
+        """Send the reply to the work's inbox; when its owner does not take it, keep it as the job's result."""
+        if work.reply_to is not None:
+            headers, body = envelope.from_reply(reply)
+            try:
+                await self.nc.request(work.reply_to, body, timeout=REPLY_TAKEN_S, headers=headers)
+                return
+            except (nats.errors.NoRespondersError, TimeoutError, nats.errors.TimeoutError):
+                pass
+            except nats.errors.Error as error:
+                raise QueueUnavailableError("The broker does not take replies.", retry_after=1.0) from error
+        await jobs.keep(self.jobs, reply)
+
+    async def queued(self, lane: Lane, sequence: int) -> bool:
+        with translated():
+            try:
+                await self._js.get_msg(subjects.stream(lane.pool), sequence)
+            except nats.js.errors.NotFoundError:
+                return False
+        return True
+
+    async def pull(
+        self, lane: Lane, model: str, room: Room, priority: Callable[[], int]
+    ) -> AsyncGenerator[Delivery, None]:
+        stream, consumer = subjects.stream(lane.pool), subjects.consumer(lane, model)
+        async with aclosing(pull(self.nc, stream, consumer, room, priority)) as messages:
+            async for message in messages:
+                try:
+                    work = envelope.to_work(message.headers or {}, message.data)
+                except ValueError as fault:
+                    log.warning("terminated a malformed work event on %s: %s", message.subject, fault)
+                    await message.term()
+                    continue
+                delivery = NatsDelivery(self, message, work)
+                self.in_hand.add(delivery)
+                yield delivery
+
+    async def _renew_leases(self) -> None:
+        """Say "in progress" for all work in hand: a timer of its own, so a long forward cannot cost a lease."""
+        while True:
+            await asyncio.sleep(streams.IN_PROGRESS_S)
+            for delivery in list(self.in_hand):
+                with suppress(nats.errors.Error):  # reconnecting; the next round renews
+                    await delivery.in_progress()
+
+    def wake(self, lane: Lane) -> None:
+        self._wakes = asyncio.create_task(self._wake(lane))
+
+    async def _wake(self, lane: Lane) -> None:
+        with suppress(nats.errors.Error):  # the holder looks by itself every half second
+            await self.nc.publish(subjects.wake(lane), b"")
+
+    @asynccontextmanager
+    async def on_wake(self, woken: Callable[[Lane], None]) -> AsyncIterator[None]:
+        async def on_message(message: Msg) -> None:
+            woken(subjects.lane_of_wake(message.subject))
+
+        with translated():
+            subscription = await self.nc.subscribe(f"{subjects.WAKE}.>", cb=on_message)
+        try:
+            yield
+        finally:
+            if self.nc.is_connected:
+                await subscription.unsubscribe()
+
+    async def backlog(self) -> dict[Lane, int]:
+        counts: dict[Lane, int] = {}
+        with translated():
+            listed = await self.nc.request("$JS.API.STREAM.NAMES", b'{"subject": "sie.work.>"}', timeout=2)
+            for stream in msgspec.json.decode(listed.data).get("streams") or ():
+                info = await self._js.stream_info(stream, subjects_filter=f"{subjects.WORK}.>")
+                for subject, waiting in (info.state.subjects or {}).items():
+                    lane = subjects.lane_of_work(subject)
+                    counts[lane] = counts.get(lane, 0) + waiting
+        return counts

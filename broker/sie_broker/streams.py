@@ -1,0 +1,108 @@
+"""Streams, consumers and buckets as declared data, and the one function that makes the server match it.
+
+Limits stand here and nowhere else. Only the config service calls `ensure`; everybody else just uses what is there.
+Sources: NATS ADR-42 (priority groups) and the JetStream stream and consumer reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+
+from sie_broker import jobs, subjects
+from sie_broker.connection import translated
+from sie_broker.contract import Lane
+from sie_sdk.errors import QueueUnavailableError
+
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+"""What the NATS server must accept in one message (``max_payload``)."""
+PULL_GROUP = "pull"
+"""The one priority group of every work consumer (prioritized: lower numbers are served first)."""
+ACK_WAIT_S = 30.0
+IN_PROGRESS_S = 10.0
+"""How often a worker renews the lease on work in hand: a third of ``ACK_WAIT_S``."""
+MAX_DELIVER = 5
+PRESENCE_TTL_S = 10.0
+NANO = 1_000_000_000
+
+JOBS, PRESENCE, CONFIG, LANES = "sie_jobs", "sie_presence", "sie_config", "sie_lanes"
+
+BUCKETS = (
+    KeyValueConfig(bucket=JOBS, ttl=jobs.LIFETIME_S, storage=StorageType.FILE, direct=True, max_bytes=1 << 30),
+    KeyValueConfig(bucket=PRESENCE, ttl=PRESENCE_TTL_S, storage=StorageType.MEMORY, direct=True),
+    KeyValueConfig(bucket=CONFIG, history=8, storage=StorageType.FILE, direct=True),
+    KeyValueConfig(bucket=LANES, storage=StorageType.FILE, direct=True),
+)
+
+
+def work_stream(pool: str) -> StreamConfig:
+    """The work queue of a pool: file storage, discard new (the overload signal), older than any cold start allowed."""
+    return StreamConfig(
+        name=subjects.stream(pool),
+        subjects=[subjects.stream_subjects(pool)],
+        retention=RetentionPolicy.WORK_QUEUE,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,
+        max_age=3600.0,
+        max_msgs=200_000,
+        max_bytes=2 << 30,
+        duplicate_window=120.0,
+        allow_direct=True,
+    )
+
+
+def work_consumer(lane: Lane, model: str) -> dict[str, Any]:
+    """The durable pull consumer of one (lane, model), as the server's JSON: nats-py has no priority groups."""
+    return {
+        "durable_name": subjects.consumer(lane, model),
+        "name": subjects.consumer(lane, model),
+        "filter_subject": subjects.work(lane, model),
+        "ack_policy": "explicit",
+        "deliver_policy": "all",
+        "ack_wait": int(ACK_WAIT_S * NANO),
+        "max_deliver": MAX_DELIVER,
+        "max_ack_pending": 4096,
+        "max_waiting": 512,
+        "priority_policy": "prioritized",
+        "priority_groups": [PULL_GROUP],
+    }
+
+
+async def ensure(nc: Client, queues: Iterable[tuple[Lane, str]]) -> None:
+    """Create or update buckets, streams and consumers so that the server matches this module.
+
+    Raises:
+        QueueUnavailableError: the server does not answer or refuses a limit.
+    """
+    wanted = sorted(set(queues), key=lambda queue: (queue[0], queue[1]))
+    js = nc.jetstream()
+    with translated():
+        for bucket in BUCKETS:
+            try:
+                await js.key_value(bucket.bucket)
+            except nats.js.errors.BucketNotFoundError:
+                await js.create_key_value(bucket)
+        for pool in sorted({lane.pool for lane, _ in wanted} | {"default"}):
+            config = work_stream(pool)
+            try:
+                await js.update_stream(config)
+            except nats.js.errors.NotFoundError:
+                await js.add_stream(config)
+        for lane, model in wanted:
+            await _ensure_consumer(nc, lane, model)
+
+
+async def _ensure_consumer(nc: Client, lane: Lane, model: str) -> None:
+    stream, config = subjects.stream(lane.pool), work_consumer(lane, model)
+    request = {"stream_name": stream, "config": config, "action": ""}
+    subject = f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}.{config['filter_subject']}"
+    answer = msgspec.json.decode((await nc.request(subject, msgspec.json.encode(request), timeout=5)).data)
+    if error := answer.get("error"):
+        raise QueueUnavailableError(
+            f"The broker refused the consumer of {model}: {error.get('description')}.", retry_after=5.0
+        )

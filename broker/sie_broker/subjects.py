@@ -1,0 +1,87 @@
+"""Subject, stream and consumer names: built and parsed, pure. Nothing else spells one.
+
+A name becomes a NATS token by a reversible escape without collisions: letters, digits, ``-`` and ``_`` stand for
+themselves, every other UTF-8 byte is ``=XX``. The same token is a legal KV key and consumer name.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sie_broker.contract import Lane
+
+WORK = "sie.work"
+REPLY = "sie.reply"
+WAKE = "sie.wake"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+
+
+def token(name: str) -> str:
+    """``name`` as one NATS token; `name_of` is its inverse."""
+    return "".join(
+        char if _PLAIN.fullmatch(char) else "".join(f"={byte:02X}" for byte in char.encode()) for char in name
+    )
+
+
+def name_of(token: str) -> str:
+    """The name that `token` escaped.
+
+    Raises:
+        ValueError: not a token that `token` makes.
+    """
+    return re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), token.encode()).decode()
+
+
+def work(lane: Lane, model: str) -> str:
+    """Where work for a model waits: ``sie.work.<pool>.<bundle>.<profile>.<model>``."""
+    return f"{WORK}.{_lane(lane)}.{token(model)}"
+
+
+def lane_of_work(subject: str) -> Lane:
+    """The lane of a work subject."""
+    return _parse_lane(subject.split(".")[2:5])
+
+
+def stream(pool: str) -> str:
+    """The work-queue stream of a pool."""
+    return f"WORK_{token(pool)}"
+
+
+def stream_subjects(pool: str) -> str:
+    """Everything the pool's stream keeps."""
+    return f"{WORK}.{token(pool)}.>"
+
+
+def consumer(lane: Lane, model: str) -> str:
+    """The durable consumer of one queue. No token holds a ``~``, so names cannot collide."""
+    return "~".join((token(lane.bundle), token(lane.profile), token(model)))
+
+
+def wake(lane: Lane) -> str:
+    """Where the ingress announces new work of a lane to the demand holder."""
+    return f"{WAKE}.{_lane(lane)}"
+
+
+def lane_of_wake(subject: str) -> Lane:
+    """The lane of a wake subject."""
+    return _parse_lane(subject.split(".")[2:5])
+
+
+def lane_key(lane: Lane) -> str:
+    """The lane as a bucket key."""
+    return _lane(lane)
+
+
+def reply(inbox: str, work_id: str) -> str:
+    """Where one reply is awaited: ``sie.reply.<inbox>.<work id>``."""
+    return f"{REPLY}.{token(inbox)}.{token(work_id)}"
+
+
+def _lane(lane: Lane) -> str:
+    return f"{token(lane.pool)}.{token(lane.bundle)}.{token(lane.profile)}"
+
+
+def _parse_lane(tokens: list[str]) -> Lane:
+    pool, bundle, profile = (name_of(each) for each in tokens)
+    return Lane(pool=pool, bundle=bundle, profile=profile)

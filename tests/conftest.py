@@ -1,0 +1,74 @@
+"""Fixtures every suite may use: a real nats-server on a free port, a connected broker of either kind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sysconfig
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sie_broker.contract import Broker
+from sie_broker.memory import MemoryBroker
+from sie_broker.nats_broker import NatsBroker
+from sie_broker.streams import MAX_PAYLOAD_BYTES
+
+NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
+
+
+@contextmanager
+def running_nats(folder: Path) -> Iterator[str]:
+    """A real nats-server with JetStream on file storage in ``folder``; yields its URL."""
+    config = folder / "nats.conf"
+    config.write_text(
+        f'listen: "127.0.0.1:-1"\nmax_payload: {MAX_PAYLOAD_BYTES}\n'
+        f'jetstream {{ store_dir: "{folder}/store" }}\nports_file_dir: "{folder}"\n'
+    )
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([NATS_SERVER, "-c", config], stdout=log, stderr=log)
+        try:
+            yield _listen_url(folder, process)
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _listen_url(folder: Path, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and process.poll() is None:
+        for ports in folder.glob(f"*_{process.pid}.ports"):
+            if (text := ports.read_text()).strip().endswith("}"):
+                return str(json.loads(text)["nats"][0])
+        time.sleep(0.01)
+    raise RuntimeError(f"nats-server did not start: {(folder / 'log').read_text()}")
+
+
+@pytest.fixture
+def nats_url(tmp_path: Path) -> Iterator[str]:
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    with running_nats(folder) as url:
+        yield url
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    """A connected broker, once of each kind."""
+    real = request.param == "nats"
+    made: Broker = NatsBroker(request.getfixturevalue("nats_url"), name="test") if real else MemoryBroker()
+    await made.connect()
+    yield made
+    await made.close()
+
+
+async def eventually(holds: Callable[[], bool], deadline_s: float = 10.0) -> None:
+    """Wait until ``holds()``; fail when it does not within the deadline."""
+    end = time.monotonic() + deadline_s
+    while not holds():
+        assert time.monotonic() < end, f"not within {deadline_s} s"
+        await asyncio.sleep(0.005)

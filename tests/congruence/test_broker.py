@@ -1,0 +1,213 @@
+"""The broker's contract, run on the in-memory broker and on a real nats-server: both must do the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from sie_broker import jobs
+from sie_broker.contract import Broker, Delivery, Lane, Reply, Work
+from sie_broker.jobs import Job
+from tests.conftest import eventually
+
+LANE = Lane(pool="default", bundle="default", profile="cpu")
+MODEL = "org/model.v1"
+
+
+class Plenty:
+    """Room without end."""
+
+    free = 16
+
+    async def wait(self) -> None:
+        return
+
+
+def work(work_id: str, *, model: str = MODEL, reply_to: str | None = None, data: bytes = b"body") -> Work:
+    now = round(time.time(), 6)  # the envelope carries microseconds
+    return Work(id=work_id, op="encode", lane=LANE, model=model, data=data, time=now, reply_to=reply_to)
+
+
+@asynccontextmanager
+async def pulling(broker: Broker, model: str = MODEL) -> AsyncIterator[asyncio.Queue[Delivery]]:
+    """Deliveries of one model, as a queue."""
+    taken: asyncio.Queue[Delivery] = asyncio.Queue()
+
+    async def run() -> None:
+        async with aclosing(broker.pull(LANE, model, Plenty(), lambda: 5)) as deliveries:
+            async for delivery in deliveries:
+                await taken.put(delivery)
+
+    task = asyncio.create_task(run())
+    try:
+        yield taken
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def take(taken: asyncio.Queue[Delivery]) -> Delivery:
+    async with asyncio.timeout(10):
+        return await taken.get()
+
+
+@pytest.fixture
+async def ready(broker: Broker) -> Broker:
+    await broker.provision([(LANE, MODEL), (LANE, "other")])
+    return broker
+
+
+async def test_work_arrives_whole_and_in_order(ready: Broker) -> None:
+    sent = [work(f"w{i}", data=bytes([i])) for i in range(20)]
+    for each in sent:
+        await ready.submit(each)
+    async with pulling(ready) as taken:
+        for each in sent:
+            delivery = await take(taken)
+            assert delivery.work == each
+            assert delivery.attempt == 1
+            await delivery.ack()
+
+
+async def test_work_submitted_before_any_worker_exists_waits_for_one(ready: Broker) -> None:
+    receipt = await ready.submit(work("early"))
+    assert await ready.queued(LANE, receipt.sequence)
+    assert await ready.backlog() == {LANE: 1}
+    async with pulling(ready) as taken:
+        await (await take(taken)).ack()
+    await eventually_not_queued(ready, receipt.sequence)
+    assert sum((await ready.backlog()).values()) == 0
+
+
+async def eventually_not_queued(broker: Broker, sequence: int) -> None:
+    end = time.monotonic() + 10
+    while await broker.queued(LANE, sequence):
+        assert time.monotonic() < end
+
+
+async def test_a_worker_gets_only_the_model_it_pulls(ready: Broker) -> None:
+    await ready.submit(work("a", model="other"))
+    await ready.submit(work("b"))
+    async with pulling(ready) as taken:
+        assert (await take(taken)).work.id == "b"
+    async with pulling(ready, "other") as taken:
+        assert (await take(taken)).work.id == "a"
+
+
+async def test_the_same_id_is_accepted_once(ready: Broker) -> None:
+    first = await ready.submit(work("same"))
+    again = await ready.submit(work("same"))
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert again.sequence == first.sequence
+    async with pulling(ready) as taken:
+        await (await take(taken)).ack()
+        await eventually_not_queued(ready, first.sequence)
+        assert taken.empty()
+
+
+async def test_a_reply_reaches_everybody_who_expects_it(ready: Broker) -> None:
+    with ready.expect("w") as (inbox, first), ready.expect("w") as (_, second):
+        await ready.submit(work("w", reply_to=inbox))
+        async with pulling(ready) as taken:
+            delivery = await take(taken)
+            reply = Reply(id="w", data=b"answer", status=200, worker="w1")
+            await delivery.reply(reply)
+            await delivery.ack()
+        async with asyncio.timeout(5):
+            assert await first == reply
+            assert await second == reply
+    assert await jobs.result(ready.jobs, "w") is None
+
+
+async def test_a_reply_nobody_expects_any_more_is_kept_as_the_job_s_result(ready: Broker) -> None:
+    with ready.expect("late") as (inbox, _):
+        await ready.submit(work("late", reply_to=inbox))
+    async with pulling(ready) as taken:
+        await (await take(taken)).reply(Reply(id="late", data=b"kept"))
+    kept = await jobs.wait_result(ready.jobs, "late", 5)
+    assert kept is not None and kept.data == b"kept"
+
+
+async def test_work_without_an_inbox_leaves_its_reply_as_the_job_s_result(ready: Broker) -> None:
+    await ready.submit(work("cold"))
+    waiting = asyncio.create_task(jobs.wait_result(ready.jobs, "cold", 10))
+    async with pulling(ready) as taken:
+        delivery = await take(taken)
+        await delivery.reply(Reply(id="cold", data=b"later", worker="w"))
+        await delivery.ack()
+    kept = await waiting
+    assert kept == Reply(id="cold", data=b"later", worker="w")
+    assert await jobs.wait_result(ready.jobs, "cold", 0) == kept
+
+
+async def test_waiting_for_a_result_ends_at_its_timeout(ready: Broker) -> None:
+    assert await jobs.wait_result(ready.jobs, "never", 0.05) is None
+
+
+async def test_a_job_is_found_until_it_is_forgotten(ready: Broker) -> None:
+    job = Job(id="j/1", lane=LANE, model=MODEL, accepted=1.0, digest=jobs.digest(MODEL, b"body"))
+    assert await jobs.find(ready.jobs, "j/1") is None
+    await jobs.accept(ready.jobs, job)
+    assert await jobs.find(ready.jobs, "j/1") == job
+
+
+async def test_work_given_back_is_delivered_again_with_its_attempt_counted(ready: Broker) -> None:
+    await ready.submit(work("again"))
+    async with pulling(ready) as taken:
+        await (await take(taken)).nak()
+        second = await take(taken)
+        assert (second.work.id, second.attempt) == ("again", 2)
+        await second.nak(delay=0.05)
+        assert (await take(taken)).attempt == 3
+
+
+async def test_terminated_work_is_not_delivered_again(ready: Broker) -> None:
+    receipt = await ready.submit(work("bad"))
+    async with pulling(ready) as taken:
+        await (await take(taken)).term("bad input")
+        await eventually_not_queued(ready, receipt.sequence)
+        assert taken.empty()
+
+
+async def test_work_that_arrives_while_a_worker_waits_is_delivered_at_once(ready: Broker) -> None:
+    async with pulling(ready) as taken:
+        for i in range(5):
+            await ready.submit(work(f"n{i}"))
+            delivery = await take(taken)
+            assert delivery.work.id == f"n{i}"
+            await delivery.ack()
+
+
+async def test_a_wake_tells_the_demand_holder_which_lane(ready: Broker) -> None:
+    woken: list[Lane] = []
+    async with ready.on_wake(woken.append):
+        ready.wake(LANE)
+        await eventually(lambda: woken == [LANE])
+
+
+async def test_a_bucket_tells_values_and_deletions_and_remembers_the_last(ready: Broker) -> None:
+    seen: list[tuple[str, bytes | None]] = []
+    async with ready.config.watch(lambda key, value: seen.append((key, value))):
+        await ready.config.put("models.a=2Fb", b"1")
+        await ready.config.put("models.a=2Fb", b"2")
+        await ready.config.put("models.c", b"3")
+        await ready.config.delete("models.c")
+        await eventually(lambda: len(seen) == 4)
+    assert seen == [("models.a=2Fb", b"1"), ("models.a=2Fb", b"2"), ("models.c", b"3"), ("models.c", None)]
+    assert await ready.config.get("models.a=2Fb") == b"2"
+    assert await ready.config.get("models.c") is None
+    assert await ready.config.entries() == {"models.a=2Fb": b"2"}
+
+
+async def test_a_watch_sees_only_the_keys_it_asks_for(ready: Broker) -> None:
+    seen: list[str] = []
+    async with ready.jobs.watch(lambda key, _: seen.append(key), "result.a"):
+        await ready.jobs.put("result.b", b"")
+        await ready.jobs.put("result.a", b"x")
+        await eventually(lambda: bool(seen))
+    assert seen == ["result.a"]
