@@ -7,6 +7,7 @@ install lacks. Not here: those commands, and anything a client can do (``client`
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TextIO, get_args
@@ -155,7 +156,7 @@ def encode(
       sie encode all-MiniLM-L6-v2 --file texts.jsonl --json > vectors.jsonl
     """
     if texts == ("-",):
-        items = _read_items(click.get_text_stream("stdin"))
+        items = _read_items(sys.stdin)
     else:
         items = [Item(text=text) for text in texts] + ([] if file is None else _read_items(file))
     if not items:

@@ -24,8 +24,7 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 T = TypeVar("T")
 Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 One = Item | str
-# Not Sequence: a str is a Sequence of str, and would be one text or many depending on the reader.
-Many: TypeAlias = list[Item] | list[str] | list[Item | str] | tuple[Item | str, ...]
+Many: TypeAlias = Sequence[Item | str]
 Async: TypeAlias = Coroutine[Any, Any, T]
 
 
@@ -74,7 +73,7 @@ class _Client(Generic[Http]):
         self._timeout_s = timeout_s
         self._max_connections = max_connections
         self._own_http: Http | None = http_client
-        self._pool: tuple[int, Http] | None = None
+        self._pools: dict[int, Http] = {}
         self._closed = False
 
     @property
@@ -82,9 +81,10 @@ class _Client(Generic[Http]):
         """The server's URL, without a final slash."""
         return self._server.base_url
 
-    # encode has four readings: one item or many, blocking or awaited.
+    # encode has four readings: one item or many, blocking or awaited. A str is a sequence of str as well, hence the
+    # ignores: the first reading that fits is the one meant, for the type checker as at run time.
     @overload
-    def encode(
+    def encode(  # type: ignore[overload-overlap]
         self: _Client[httpx.Client], model: str, items: One, **keywords: Unpack[EncodeKeywords]
     ) -> EncodeResult: ...
     @overload
@@ -92,7 +92,7 @@ class _Client(Generic[Http]):
         self: _Client[httpx.Client], model: str, items: Many, **keywords: Unpack[EncodeKeywords]
     ) -> list[EncodeResult]: ...
     @overload
-    def encode(
+    def encode(  # type: ignore[overload-overlap]
         self: _Client[httpx.AsyncClient], model: str, items: One, **keywords: Unpack[EncodeKeywords]
     ) -> Async[EncodeResult]: ...
     @overload
@@ -192,14 +192,14 @@ class _Client(Generic[Http]):
             raise ConfigurationError("This client is closed.", hint="Make a new one, or leave its `with` block later.")
         if self._own_http is not None:
             return self._own_http
-        # A child process must not write to its parent's connections, so each process opens its own pool.
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), make(self._max_connections)
-        return self._pool[1]
+        # A child process must not write to its parent's connections, so each process opens its own pool. Threads may
+        # race to the first use: setdefault keeps one pool, and one that was never used holds nothing open.
+        pid = os.getpid()
+        return self._pools.get(pid) or self._pools.setdefault(pid, make(self._max_connections))
 
     def _take_pool(self) -> Http | None:
-        pool, self._pool, self._closed = self._pool, None, True
-        return pool[1] if pool is not None and pool[0] == os.getpid() else None
+        self._closed = True
+        return self._pools.pop(os.getpid(), None)
 
 
 class SIEClient(_Client["httpx.Client"]):

@@ -1,0 +1,108 @@
+"""A real HTTP/1.1 server on a free port that answers from a script and remembers what it was asked."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sie_sdk import wire
+from sie_sdk.errors import SIEError
+from sie_sdk.types import JobStatus, Timing, Usage
+
+
+@dataclass
+class Asked:
+    """One request as it arrived; header names in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Answer:
+    """One scripted reply. ``hang_up`` closes the connection instead of replying."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    hang_up: bool = False
+
+
+def vectors(count: int = 1) -> Answer:
+    """An encode result of ``count`` items; vector i is ``[i, 0.5]``."""
+    rows = np.stack([np.arange(count), np.full(count, 0.5)], axis=1)
+    body = wire.encode_result("m", [None] * count, rows, "float32", Timing(total_ms=3.0), Usage(2))
+    return Answer(200, body, {"Content-Type": wire.MSGPACK, "X-Request-ID": "r-ok"})
+
+
+def accepted(job: JobStatus, **headers: str) -> Answer:
+    """A 202 for ``job``; keywords are headers with ``_`` for ``-``."""
+    location = {"Content-Type": wire.JSON, "Location": f"/v1/jobs/{job.id}", "X-Request-ID": "r-202"}
+    return Answer(202, wire.job_body(job), location | {key.replace("_", "-"): value for key, value in headers.items()})
+
+
+def refused(error: SIEError) -> Answer:
+    """``error`` as a server answers it."""
+    headers = {"Content-Type": wire.JSON, "X-Request-ID": "r-error"}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    return Answer(error.status, wire.error_body(error), headers)
+
+
+def json_answer(value: object) -> Answer:
+    return Answer(200, msgspec.json.encode(value), {"Content-Type": wire.JSON})
+
+
+class ScriptedServer:
+    """``server.script`` answers one request each, in order; ``server.asked`` lists the requests."""
+
+    def __init__(self) -> None:
+        self.script: list[Answer] = []
+        self.asked: list[Asked] = []
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                length = int(self.headers.get("Content-Length", 0))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                server.asked.append(Asked(self.command, self.path, headers, self.rfile.read(length)))
+                answer = server.script.pop(0)
+                if answer.hang_up:
+                    self.close_connection = True
+                    return
+                self.send_response(answer.status)
+                for name, value in (answer.headers | {"Content-Length": str(len(answer.body))}).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answer.body)
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        return Handler

@@ -1,0 +1,304 @@
+"""The clients against a real HTTP server: both kinds give the same results, errors and requests."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+import numpy as np
+import pytest
+
+from sie_sdk import (
+    CancelledByCallerError,
+    ConfigurationError,
+    ConnectionFailedError,
+    EncodeResult,
+    InvalidInputError,
+    Item,
+    ModelNotFoundError,
+    Progress,
+    ProvisioningError,
+    QueueFullError,
+    SIEAsyncClient,
+    SIEClient,
+    UnexpectedReplyError,
+    __version__,
+    calls,
+    client,
+)
+from sie_sdk.types import EncodeRequest, JobStatus
+from tests.sdk.scripted_server import Answer, ScriptedServer, accepted, json_answer, refused, vectors
+
+Caller = Callable[..., Any]
+
+
+def sent(server: ScriptedServer) -> EncodeRequest:
+    return msgspec.msgpack.decode(server.asked[-1].body, type=EncodeRequest)
+
+
+def test_one_text_gives_one_result(server: ScriptedServer, call: Caller) -> None:
+    server.script = [vectors()]
+    result = call("encode", "m", "hello")
+    assert isinstance(result, EncodeResult)
+    np.testing.assert_array_equal(result.dense, np.array([0.0, 0.5], "float32"))
+    assert result.timing is not None and result.timing.total_ms == 3.0
+
+
+def test_a_list_gives_a_list_in_its_order(server: ScriptedServer, call: Caller) -> None:
+    server.script = [vectors(2)]
+    results = call("encode", "m", ["hello", Item(text="world", id="w")])
+    assert [result.dense[0] for result in results] == [0.0, 1.0]
+    assert sent(server).items == [Item(text="hello"), Item(text="world", id="w")]
+
+
+def test_the_keywords_travel_as_parameters(server: ScriptedServer, call: Caller) -> None:
+    server.script = [vectors()]
+    call("encode", "m", "a", output_types=["dense"], instruction="i", output_dtype="float16", is_query=True)
+    params = sent(server).params
+    assert (params.output_types, params.instruction, params.output_dtype) == (["dense"], "i", "float16")
+    assert params.options == {"is_query": True}
+
+
+def test_is_query_wins_over_options(server: ScriptedServer, call: Caller) -> None:
+    server.script = [vectors()]
+    call("encode", "m", "a", options={"is_query": True, "profile": "p"}, is_query=False)
+    assert sent(server).params.options == {"is_query": False, "profile": "p"}
+
+
+def test_the_request_says_who_sends_it_and_never_poses_as_a_published_client(
+    server: ScriptedServer, call: Caller
+) -> None:
+    server.script = [vectors()]
+    call("encode", "m", "a")
+    headers = server.asked[0].headers
+    assert headers["content-type"] == headers["accept"] == "application/msgpack"
+    assert headers["user-agent"] == f"sie-knative/{__version__}"
+    assert len(headers["idempotency-key"]) == len(headers["x-request-id"]) == 32
+    assert "x-sie-sdk-version" not in headers
+    assert "authorization" not in headers
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [("default:/org/m:prof", "default:/org/m:prof"), ("a b?c#d%e", "a%20b%3Fc%23d%25e"), ("é", "%C3%A9")],
+)
+def test_a_models_name_is_the_rest_of_the_path(server: ScriptedServer, call: Caller, model: str, path: str) -> None:
+    server.script = [vectors()]
+    call("encode", model, "a")
+    assert server.asked[0].path == f"/v1/encode/{path}"
+
+
+def test_a_cold_server_is_waited_for(server: ScriptedServer, call: Caller) -> None:
+    job = JobStatus("j1", "provisioning", message="starting a worker")
+    server.script = [accepted(job, Retry_After="0.01"), accepted(job, Preference_Applied="wait=20"), vectors()]
+    told: list[Progress] = []
+    assert call("encode", "m", "a", progress=told.append).dense.size == 2
+    assert [request.path for request in server.asked] == ["/v1/encode/m", "/v1/jobs/j1", "/v1/jobs/j1"]
+    assert server.asked[1].headers["prefer"] == "wait=20"
+    assert [(progress.state, progress.job) for progress in told] == [
+        ("provisioning", "j1"),
+        ("provisioning", "j1"),
+        ("done", "j1"),
+    ]
+
+
+def test_a_connection_cut_before_the_reply_is_tried_again_with_the_same_key(
+    server: ScriptedServer, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "RETRY_AFTER_S", 0.001)
+    server.script = [Answer(hang_up=True), refused(QueueFullError("full", retry_after=0.001)), vectors()]
+    call("encode", "m", "a")
+    assert len({request.headers["idempotency-key"] for request in server.asked}) == 1
+    assert len(server.asked) == 3
+
+
+def test_a_key_of_the_callers_own_is_sent(server: ScriptedServer, call: Caller) -> None:
+    server.script = [vectors()]
+    call("encode", "m", "a", idempotency_key="mine")
+    assert server.asked[0].headers["idempotency-key"] == "mine"
+
+
+def test_an_impatient_caller_learns_of_the_job(server: ScriptedServer, call: Caller) -> None:
+    server.script = [accepted(JobStatus("j1"), Retry_After="7")]
+    with pytest.raises(ProvisioningError) as caught:
+        call("encode", "m", "a", wait_for_capacity=False)
+    assert (caught.value.details["job"], caught.value.retry_after, caught.value.request_id) == ("j1", 7.0, "r-202")
+
+
+def test_a_servers_error_arrives_as_its_own_class(server: ScriptedServer, call: Caller) -> None:
+    server.script = [refused(ModelNotFoundError("No model m.", nearest=["n"]))]
+    with pytest.raises(ModelNotFoundError, match="No model m") as caught:
+        call("encode", "m", "a")
+    assert (caught.value.details["nearest"], caught.value.request_id) == (["n"], "r-error")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "shown"),
+    [
+        (Answer(200, b"<html>login", {"X-Request-ID": "r7"}), 200, "<html>login"),
+        (Answer(502, b"<html>bad gateway", {"X-Request-ID": "r7"}), 502, "<html>bad gateway"),
+        (Answer(302, b"", {"Location": "/login", "X-Request-ID": "r7"}), 302, "empty"),
+        (Answer(200, vectors().body[:30], {"X-Request-ID": "r7"}), 200, "truncated"),
+        (Answer(200, vectors(2).body, {"X-Request-ID": "r7"}), None, "2 results came back for 1 items"),
+    ],
+)
+def test_what_is_not_the_protocol_is_shown(
+    server: ScriptedServer, call: Caller, answer: Answer, status: int | None, shown: str
+) -> None:
+    server.script = [answer]
+    with pytest.raises(UnexpectedReplyError, match=shown) as caught:
+        call("encode", "m", "a")
+    assert caught.value.request_id == "r7"
+    assert caught.value.details.get("http_status") == status
+
+
+def test_a_body_that_does_not_decompress_is_unexpected(server: ScriptedServer, call: Caller) -> None:
+    server.script = [Answer(200, b"plain", {"Content-Encoding": "gzip"})]
+    with pytest.raises(UnexpectedReplyError):
+        call("encode", "m", "a")
+
+
+def test_models_are_listed_and_described(server: ScriptedServer, call: Caller) -> None:
+    row = {"name": "org/m", "outputs": ["dense"], "dims": {"dense": 384}, "profiles": {}}
+    server.script = [json_answer({"models": [row], "object": "list"}), json_answer(row)]
+    (listed,) = call("list_models")
+    assert listed == call("get_model", "org/m")
+    assert (listed.name, listed.dims) == ("org/m", {"dense": 384})
+    assert [request.path for request in server.asked] == ["/v1/models", "/v1/models/org/m"]
+
+
+@pytest.mark.parametrize(
+    ("model", "items", "field"), [("", "a", "model"), ("m", ["a", 3], "items[1]"), ("m", [None], "items[0]")]
+)
+def test_what_cannot_be_sent_is_refused_before_sending(call: Caller, model: str, items: Any, field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        call("encode", model, items)
+    assert caught.value.field == field
+
+
+def test_a_header_that_cannot_travel_is_the_callers_error(call: Caller) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be sent"):
+        call("encode", "m", "a", idempotency_key="line\nbreak")
+
+
+# -- one client's life -------------------------------------------------------------------------------------------------
+
+
+def test_the_environment_says_where_and_who(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIE_BASE_URL", f"{server.url}/prefix/")
+    monkeypatch.setenv("SIE_API_KEY", "secret")
+    server.script = [vectors()]
+    with SIEClient() as client:
+        assert client.base_url == f"{server.url}/prefix"
+        client.encode("m", "a")
+    assert server.asked[0].path == "/prefix/v1/encode/m"
+    assert server.asked[0].headers["authorization"] == "Bearer secret"
+
+
+def test_a_url_without_a_scheme_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="Write http://localhost:8080"):
+        SIEClient("localhost:8080")
+
+
+def test_nobody_listening_is_a_connection_error() -> None:
+    with SIEClient("http://127.0.0.1:1") as client, pytest.raises(ConnectionFailedError, match="sie up") as caught:
+        client.encode("m", "a", wait_for_capacity=False)
+    assert caught.value.request_id
+
+
+def test_a_closed_client_says_so(server: ScriptedServer) -> None:
+    client = SIEClient(server.url)
+    client.close()
+    with pytest.raises(ConfigurationError, match="closed"):
+        client.list_models()
+
+
+def test_a_client_of_the_callers_own_stays_open(server: ScriptedServer) -> None:
+    import httpx
+
+    server.script = [vectors()]
+    with httpx.Client() as own:
+        with SIEClient(server.url, http_client=own) as client:
+            client.encode("m", "a")
+        assert not own.is_closed
+
+
+def test_threads_may_share_a_client(server: ScriptedServer) -> None:
+    server.script = [vectors() for _ in range(16)]
+    sizes: list[int] = []
+    with SIEClient(server.url, max_connections=4) as client:
+
+        def work() -> None:
+            result = client.encode("m", "a")
+            assert result.dense is not None
+            sizes.append(result.dense.size)
+
+        threads = [threading.Thread(target=work) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sizes == [2] * 16
+
+
+FORK = """
+import os, sys
+from sie_sdk import SIEClient
+client = SIEClient(sys.argv[1])
+client.encode("m", "a")
+child = os.fork()
+client.encode("m", "a")
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_opens_connections_of_its_own(server: ScriptedServer) -> None:
+    server.script = [vectors() for _ in range(3)]
+    subprocess.run([sys.executable, "-c", FORK, server.url], check=True, timeout=60)
+    assert len(server.asked) == 3
+
+
+def test_cancel_wakes_a_waiting_call(server: ScriptedServer, call: Caller) -> None:
+    server.script = [accepted(JobStatus("j1"), Retry_After="100")]
+    cancel = threading.Event()
+    with pytest.raises(CancelledByCallerError, match="job j1"):
+        call("encode", "m", "a", cancel=cancel, progress=lambda _: cancel.set())
+
+
+def test_an_exception_of_the_progress_callback_ends_the_call(server: ScriptedServer, call: Caller) -> None:
+    server.script = [accepted(JobStatus("j1"), Retry_After="100")]
+
+    def stop(_: Progress) -> None:
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        call("encode", "m", "a", progress=stop)
+
+
+async def test_cancelling_the_task_ends_an_awaited_call(server: ScriptedServer) -> None:
+    server.script = [accepted(JobStatus("j1"), Retry_After="100")]
+    async with SIEAsyncClient(server.url) as awaited:
+        waiting = asyncio.Event()
+        call = awaited.encode("m", "a", progress=lambda _: waiting.set())
+        task = asyncio.create_task(call)
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_the_typed_keywords_are_those_of_encode() -> None:
+    hints = get_type_hints(client._Client.encode, vars(client))
+    keywords = {
+        name: hints[name]
+        for name, parameter in inspect.signature(SIEClient.encode).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert keywords == get_type_hints(client.EncodeKeywords, vars(client))

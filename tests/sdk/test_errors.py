@@ -1,0 +1,62 @@
+"""The error tree: one class per code, and an error is the same on both ends of a wire or a process boundary."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from sie_sdk import errors, wire
+from sie_sdk.errors import BY_CODE, SIEError
+
+
+def family(root: type[SIEError]) -> list[type[SIEError]]:
+    return [root, *(cls for child in root.__subclasses__() for cls in family(child))]
+
+
+CLASSES = family(SIEError)
+
+
+def made(cls: type[SIEError]) -> SIEError:
+    return cls("Wrong.", field="items[3].text", limit=7, hint="Fix it.", retry_after=1.5, request_id="r1", job="j1")
+
+
+def test_every_class_has_a_code_of_its_own() -> None:
+    assert list(BY_CODE.values()) == CLASSES
+
+
+def test_the_module_docstring_draws_every_class() -> None:
+    assert errors.__doc__ is not None
+    drawn = {word for word in errors.__doc__.split() if word.endswith("Error")}
+    assert drawn == {cls.__name__ for cls in CLASSES}
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_an_error_pickles(cls: type[SIEError]) -> None:
+    error = made(cls)
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is cls
+    assert vars(back) == vars(error)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_an_error_crosses_the_wire(cls: type[SIEError]) -> None:
+    error = made(cls)
+    back = wire.read_error(cls.status, {"x-request-id": "r1"}, wire.error_body(error))
+    assert type(back) is cls
+    assert vars(back) == vars(error)
+
+
+def test_a_server_may_name_its_details_as_it_likes() -> None:
+    error = errors.from_wire({"code": "NOT_FOUND", "message": "gone", "field": 1, "request_id": 2, "self": 3})
+    assert error.details == {"field": 1, "request_id": 2, "self": 3}
+
+
+def test_an_unknown_code_is_kept_beside_the_status_family() -> None:
+    error = errors.from_wire({"code": "TEAPOT", "message": "short and stout"}, status=418)
+    assert isinstance(error, errors.InvalidInputError)
+    assert error.details == {"server_code": "TEAPOT"}
+
+
+def test_the_hint_follows_the_message() -> None:
+    assert str(SIEError("Wrong.", hint="Fix it.")) == "Wrong. Fix it."

@@ -1,0 +1,44 @@
+"""Checked by mypy, never run: what a type checker makes of the public methods."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import assert_type
+
+from sie_sdk import EncodeResult, Item, ModelInfo, SIEAsyncClient, SIEClient
+
+
+def blocking(client: SIEClient) -> None:
+    assert_type(client.encode("m", "text"), EncodeResult)
+    assert_type(client.encode("m", Item(text="text")), EncodeResult)
+    assert_type(client.encode("m", ["one", "two"]), list[EncodeResult])
+    assert_type(client.encode("m", [Item(text="one")]), list[EncodeResult])
+    assert_type(client.encode("m", ["one", Item(text="two")]), list[EncodeResult])
+    assert_type(client.encode("m", ("one", "two")), list[EncodeResult])
+    assert_type(client.list_models(), list[ModelInfo])
+    assert_type(client.get_model("m"), ModelInfo)
+    client.encode("m", "text", is_query=True, deadline_s=5, cancel=threading.Event(), progress=print)
+    client.encode("m", "text", output_dtype="float16", output_types=["dense"], options={"profile": "p"})
+    with SIEClient() as entered:
+        assert_type(entered, SIEClient)
+
+
+async def awaited(client: SIEAsyncClient) -> None:
+    assert_type(await client.encode("m", "text"), EncodeResult)
+    assert_type(await client.encode("m", Item(text="text"), wait_for_capacity=False), EncodeResult)
+    assert_type(await client.encode("m", ["one", "two"]), list[EncodeResult])
+    assert_type(await client.list_models(), list[ModelInfo])
+    assert_type(await client.get_model("m"), ModelInfo)
+    assert_type(await asyncio.create_task(client.encode("m", "text")), EncodeResult)
+    assert_type(await asyncio.gather(client.encode("m", "a"), client.get_model("m")), tuple[EncodeResult, ModelInfo])
+    async with SIEAsyncClient() as entered:
+        assert_type(entered, SIEAsyncClient)
+
+
+# Each line below is an error, and an ignore that ignores nothing is one too.
+def wrong(client: SIEClient) -> None:
+    client.encode("m", 3)  # type: ignore[call-overload]
+    client.encode("m", "text", is_qery=True)  # type: ignore[call-overload]
+    client.encode("m", "text", output_dtype="int3")  # type: ignore[call-overload]
+    client.get_model(3)  # type: ignore[arg-type]
