@@ -236,7 +236,7 @@ class _Errand:
     def __init__(self, request: Send, patience: Patience) -> None:
         self.request = request
         self.patience = patience
-        self.started = patience.now()
+        self.started = self.sent = patience.now()
         self.job: str | None = None
         self.location = ""
         self.heard = "the first reply"
@@ -265,6 +265,7 @@ class _Errand:
         remaining = self._remaining()
         if remaining <= 0:
             raise self._too_late()
+        self.sent = self.patience.now()
         if self.job is None:
             return msgspec.structs.replace(self.request, timeout_s=min(self.request.timeout_s, remaining))
         longest = HOLD_S if self.patience.cancel is None else HOLD_IF_CANCELLABLE_S
@@ -294,10 +295,11 @@ class _Errand:
             )
         self.job, self.location = job.id, location
         self.heard = f"job {job.id} ({job.message or job.state})"
-        # A server that held the request has done the waiting; any other is not to be asked again at once.
-        held = "preference-applied" in reply.headers
-        yield self._report(job.state, None if held else pause, job.message)
-        if not held:
+        if "preference-applied" in reply.headers:
+            # The server held the request, which was the waiting; the floor is for one that only says so.
+            pause = min(pause, RETRY_AFTER_S) - (self.patience.now() - self.sent)
+        yield self._report(job.state, pause if pause > 0 else None, job.message)
+        if pause > 0:
             yield self._wait(pause)
 
     def _pause_after(self, error: SIEError, state: str) -> Call[None]:

@@ -23,7 +23,7 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 
 T = TypeVar("T")
 Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
-One = Item | str
+One: TypeAlias = Item | str
 Many: TypeAlias = Sequence[Item | str]
 Async: TypeAlias = Coroutine[Any, Any, T]
 
@@ -103,7 +103,7 @@ class _Client(Generic[Http]):
     def encode(
         self,
         model: str,
-        items: One | Many,
+        items: Item | str | Sequence[Item | str],
         *,
         output_types: Sequence[OutputType] | None = None,
         instruction: str | None = None,

@@ -83,7 +83,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     state: str = "available"
 
 
-class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobStatus(msgspec.Struct, frozen=True):
     """The ``job`` object of a 202 reply: work that is queued and kept. ``message`` is for people."""
 
     id: str

@@ -33,6 +33,7 @@ class World:
     def __init__(self, script: list[Reply | SIEError]) -> None:
         self.script = script
         self.clock = 0.0
+        self.hold_s: float | None = None
         self.sent: list[Send] = []
         self.waits: list[float] = []
         self.told: list[Progress] = []
@@ -56,7 +57,8 @@ class World:
                 self.sent.append(effect)
                 reply = self.script.pop(0)
                 if isinstance(reply, Reply) and "preference-applied" in reply.headers:
-                    self.clock += float(effect.headers["Prefer"].removeprefix("wait="))
+                    asked = float(effect.headers["Prefer"].removeprefix("wait="))
+                    self.clock += asked if self.hold_s is None else self.hold_s
                 return reply
             case Wait():
                 self.waits.append(effect.seconds)
@@ -103,6 +105,13 @@ def test_only_a_server_that_did_not_hold_the_request_is_waited_for() -> None:
     world = World([accepted(3.0), accepted(held=True), accepted(5.0), DONE])
     world.run()
     assert world.waits == [3.0, 5.0]
+
+
+def test_a_server_that_claims_to_hold_but_does_not_is_asked_once_a_second_at_most() -> None:
+    world = World([accepted(3.0), accepted(3.0, held=True), DONE])
+    world.hold_s = 0.25
+    world.run()
+    assert world.waits == [3.0, 0.75]
 
 
 def test_a_look_at_a_job_carries_neither_the_key_nor_a_body_and_outlasts_its_hold() -> None:

@@ -96,7 +96,8 @@ def test_a_models_name_is_the_rest_of_the_path(server: ScriptedServer, call: Cal
 
 def test_a_cold_server_is_waited_for(server: ScriptedServer, call: Caller) -> None:
     job = JobStatus("j1", "provisioning", message="starting a worker")
-    server.script = [accepted(job, Retry_After="0.01"), accepted(job, Preference_Applied="wait=20"), vectors()]
+    held = accepted(job, Retry_After="0.01", Preference_Applied="wait=20")
+    server.script = [accepted(job, Retry_After="0.01"), held, vectors()]
     told: list[Progress] = []
     assert call("encode", "m", "a", progress=told.append).dense.size == 2
     assert [request.path for request in server.asked] == ["/v1/encode/m", "/v1/jobs/j1", "/v1/jobs/j1"]

@@ -219,6 +219,10 @@ def test_a_job_comes_back_as_it_was_written() -> None:
     assert wire.read_job(msgspec.msgpack.encode({"job": job}), "application/msgpack") == job
 
 
+def test_a_jobs_body_always_says_its_state() -> None:
+    assert json.loads(wire.job_body(JobStatus("j1")))["job"]["state"] == "queued"
+
+
 @pytest.mark.parametrize(
     ("accept", "content_type", "expected"),
     [
