@@ -1,0 +1,237 @@
+"""The local stand-in for Knative's activator and autoscaler: ``POST /{service}`` reaches a process, started if need be.
+
+A request waits while no process is ready, then is passed on and streamed back; a client that leaves takes its request
+along. Owns the processes of each service and the requests that are open. The rule is in ``autoscaling``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+
+import httpx
+import uvicorn
+
+from sie_local.autoscaling import Concurrency, Policy, desired
+from sie_local.child import Child
+
+log = logging.getLogger("sie.local.scaler")
+
+TICK_S = 0.2
+TIMEOUT_TEXT = b"activator request timeout"
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class UnknownServiceError(LookupError):
+    """There is no service of that name."""
+
+
+class Process:
+    """A ready or starting process of a service: where it listens and how many requests it has open."""
+
+    def __init__(self, child: Child, url: str) -> None:
+        self.child = child
+        self.url = url
+        self.open = 0
+
+
+class Service:
+    """The processes of one service and the requests that wait for one."""
+
+    def __init__(self, spawn: Callable[[], Process], policy: Policy) -> None:
+        self.processes: list[Process] = []
+        self.concurrency = Concurrency()
+        self._spawn = spawn
+        self._policy = policy
+        self._ticking: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def admitted(self) -> AsyncIterator[Process]:
+        """A ready process for one request; counts as open from here on, also while it waits."""
+        self.concurrency.change(+1, time.monotonic())
+        try:
+            self._rescale()
+            process = await self._ready()
+            process.open += 1
+            try:
+                yield process
+            finally:
+                process.open -= 1
+        finally:
+            self.concurrency.change(-1, time.monotonic())
+
+    async def close(self) -> None:
+        """Stop all processes."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        for process in self.processes:
+            self._leave(process)
+        self.processes = []
+        await asyncio.gather(*self._leaving)
+
+    def kill(self) -> None:
+        """SIGKILL all processes."""
+        for process in self.processes:
+            process.child.kill()
+
+    def changed(self) -> None:
+        """A process became ready or died: requests that wait look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _ready(self) -> Process:
+        while True:
+            ready = [process for process in self.processes if process.child.state == "ready"]
+            if ready:
+                return min(ready, key=lambda process: process.open)
+            await self._changed.wait()
+
+    def _rescale(self) -> None:
+        now = time.monotonic()
+        average = self.concurrency.average(now, self._policy.window_s)
+        wanted = desired(len(self.processes), average, self.concurrency.idle_s(now), self._policy)
+        while len(self.processes) < wanted:
+            self.processes.append(self._spawn())
+        while len(self.processes) > wanted:
+            self._leave(self.processes.pop())
+        if wanted and (self._ticking is None or self._ticking.done()):
+            self._ticking = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        """Rescale now and then; a service at zero has nothing to do, and no timer."""
+        while self.processes:
+            await asyncio.sleep(TICK_S)
+            self._rescale()
+
+    def _leave(self, process: Process) -> None:
+        stopping = asyncio.create_task(process.child.stop())
+        self._leaving.add(stopping)
+        stopping.add_done_callback(self._leaving.discard)
+
+
+class Scaler:
+    """The ASGI application. ``spawn(service)`` starts a process of a service, or raises `UnknownServiceError`."""
+
+    def __init__(self, spawn: Callable[[str], Process], policy: Policy) -> None:
+        self.services: dict[str, Service] = {}
+        self._spawn = spawn
+        self._policy = policy
+        self._client = httpx.AsyncClient(
+            verify=False, trust_env=False, timeout=None, limits=httpx.Limits(max_connections=None)
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, raced against its client's patience."""
+        assert scope["type"] == "http"
+        body = await _body(receive)
+        passing = asyncio.create_task(self._pass_on(scope, body, send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (passing, leaving):
+                task.cancel()
+            await asyncio.gather(passing, leaving, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop every process of every service."""
+        await asyncio.gather(*(service.close() for service in self.services.values()))
+        await self._client.aclose()
+
+    def kill(self) -> None:
+        """SIGKILL every process of every service."""
+        for service in self.services.values():
+            service.kill()
+
+    def changed(self, _: Child) -> None:
+        """Tell every service that some process changed its state."""
+        for service in self.services.values():
+            service.changed()
+
+    def _service(self, name: str) -> Service:
+        if name not in self.services:
+            self.services[name] = Service(lambda: self._spawn(name), self._policy)
+        return self.services[name]
+
+    async def _pass_on(self, scope: Scope, body: bytes, send: Send) -> None:
+        name = scope["path"].strip("/")
+        started = False
+        try:
+            async with asyncio.timeout(self._policy.request_timeout_s), self._service(name).admitted() as process:
+                headers = [(key, value) for key, value in scope["headers"] if key not in (b"host", b"connection")]
+                async with self._client.stream(scope["method"], process.url, headers=headers, content=body) as answer:
+                    started = True
+                    await _stream(answer, send)
+        except TimeoutError:
+            if not started:
+                await _answer(send, 504, TIMEOUT_TEXT)
+        except UnknownServiceError:
+            await _answer(send, 404, f"no such service: {name}".encode())
+        except httpx.HTTPError as error:
+            log.info("%s: %s", name, error or type(error).__name__)
+            if not started:
+                await _answer(send, 502, b"the process went away")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn as a guest: signals stay with the process it runs in."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def listening(scaler: Scaler) -> AsyncIterator[int]:
+    """Serve on a free loopback port while the context is open; yields the port."""
+    config = uvicorn.Config(
+        scaler, loop="none", lifespan="off", ws="none", log_config=None, access_log=False, timeout_keep_alive=75
+    )
+    server = _Server(config)
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = server.force_exit = True  # what is still open here has nobody to answer it
+            await serving
+
+
+async def _body(receive: Receive) -> bytes:
+    parts = []
+    while (message := await receive())["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    return b"".join(parts)
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stream(answer: httpx.Response, send: Send) -> None:
+    """Pass an answer on as it comes, undecoded."""
+    headers = [(key.lower(), value) for key, value in answer.headers.raw if key.lower() != b"connection"]
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+    async for part in answer.aiter_raw():
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _answer(send: Send, status: int, text: bytes) -> None:
+    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
