@@ -1,0 +1,68 @@
+"""The registry: every model this process knows, in memory, so that resolving a request never costs a network call.
+
+Owns lookup (case-insensitive), the lane of a model and the errors of a wrong name. Where the specs come from is
+``catalog`` (files) or ``mirror`` (the config bucket).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from sie_broker.contract import Lane
+from sie_config.model_spec import ModelSpec
+from sie_sdk.errors import ModelNotFoundError
+
+
+def lane_of(spec: ModelSpec) -> Lane:
+    """Where the model's work waits."""
+    return Lane(pool=spec.pool, bundle=spec.bundle, profile=spec.profile)
+
+
+class Registry:
+    """Model specs by name. ``epoch`` counts the changes that were applied."""
+
+    def __init__(self, specs: Iterable[ModelSpec] = ()) -> None:
+        self.epoch = 0
+        self._specs: dict[str, ModelSpec] = {}
+        self.replace(specs)
+
+    def replace(self, specs: Iterable[ModelSpec]) -> None:
+        """Take a whole snapshot."""
+        self._specs = {spec.id.lower(): spec for spec in specs}
+        self.epoch += 1
+
+    def put(self, spec: ModelSpec) -> None:
+        """Add or change one model."""
+        self._specs[spec.id.lower()] = spec
+        self.epoch += 1
+
+    def remove(self, model: str) -> None:
+        """Forget one model; unknown names are fine."""
+        self._specs.pop(model.lower(), None)
+        self.epoch += 1
+
+    def specs(self) -> list[ModelSpec]:
+        """All models, by name."""
+        return sorted(self._specs.values(), key=lambda spec: spec.id)
+
+    def resolve(self, model: str) -> ModelSpec:
+        """The spec of ``model``.
+
+        Raises:
+            ModelNotFoundError: no such model; carries up to three near names.
+        """
+        spec = self._specs.get(model.lower())
+        if spec is None:
+            raise self._not_found(model)
+        return spec
+
+    def _not_found(self, model: str) -> ModelNotFoundError:
+        wanted = model.lower()
+        # People mistype the name more often than the organisation, so compare with both.
+        names = {name: spec.id for name, spec in self._specs.items()}
+        names |= {name.rsplit("/", 1)[-1]: spec.id for name, spec in self._specs.items()}
+        close = difflib.get_close_matches(wanted, names, n=6, cutoff=0.5)
+        nearest = list(dict.fromkeys(names[name] for name in close))[:3]
+        hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "GET /v1/models lists what is served."
+        return ModelNotFoundError(f"There is no model {model!r}.", field="model", hint=hint, nearest=nearest)

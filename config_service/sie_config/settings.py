@@ -1,0 +1,16 @@
+"""The settings of the config service; each field is the environment variable ``SIE_<FIELD>``."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Read once at the start."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """The NATS server."""
+    host: str = "127.0.0.1"
+    """The address to listen on; the port is ``PORT``, as Knative sets it."""
+    models: str = ""
+    """Which models to serve: ids separated by commas, or a folder of specs. Empty: the whole catalogue."""

@@ -1,0 +1,99 @@
+"""What a worker says of itself: one heartbeat a second, and one at once when something changes.
+
+Owns the worker's name, its milestones since the process started and the state it announces. Readers judge by age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from sie_broker.contract import Broker, Lane, WorkerState
+from sie_sdk.errors import QueueUnavailableError
+
+log = logging.getLogger("sie.bundle.presence")
+
+BEAT_S = 1.0
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Counts = Callable[[], tuple[tuple[str, ...], int, int, int]]
+"""Loaded models, requests in hand, requests completed, texts computed."""
+
+
+class Presence:
+    """Announces one worker. ``spawned_at``: when its start was decided, seconds since the epoch."""
+
+    def __init__(self, broker: Broker, lane: Lane, counts: Counts, spawned_at: float = 0.0) -> None:
+        self.worker = f"{socket.gethostname()}-{os.getpid()}"
+        self.state: Literal["starting", "ready", "draining"] = "starting"
+        self.startup: dict[str, float] = {}
+        self._broker = broker
+        self._lane = lane
+        self._counts = counts
+        self._spawned_at = spawned_at or time.time()
+        self._changed = asyncio.Event()
+
+    def milestone(self, name: str) -> None:
+        """Note when a step of the start-up was done; the first time counts."""
+        self.startup.setdefault(name, round(time.time() - self._spawned_at, 3))
+
+    def became(self, state: Literal["ready", "draining"]) -> None:
+        """Change the state and tell it at once."""
+        self.state = state
+        self._changed.set()
+
+    def changed(self) -> None:
+        """Beat now: a model was loaded, for instance."""
+        self._changed.set()
+
+    def now(self) -> WorkerState:
+        """The state as of now."""
+        models, in_flight, completed, forwards = self._counts()
+        return WorkerState(
+            worker=self.worker,
+            lane=self._lane,
+            state=self.state,
+            at=time.time(),
+            models=models,
+            in_flight=in_flight,
+            completed=completed,
+            forwards=forwards,
+            memory_bytes=_resident_bytes(),
+            startup=self.startup,
+        )
+
+    async def beat(self) -> None:
+        """Announce until cancelled."""
+        while True:
+            self._changed.clear()
+            try:
+                await self._broker.presence.put(self.worker, msgspec.msgpack.encode(self.now()))
+            except QueueUnavailableError as error:
+                log.warning("no heartbeat: %s", error)
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def goodbye(self) -> None:
+        """Take the worker off the table."""
+        try:
+            await self._broker.presence.delete(self.worker)
+        except QueueUnavailableError as error:
+            log.warning("left without goodbye: %s", error)
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * _PAGE
+    except OSError:  # not Linux
+        return 0

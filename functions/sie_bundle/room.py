@@ -1,0 +1,34 @@
+"""Room: how many requests a worker takes in hand at once, shared by the pulls of all its models."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Room:
+    """``capacity`` places. One event loop only."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._changed = asyncio.Event()
+        self._changed.set()
+        self.taken = 0
+
+    @property
+    def free(self) -> int:
+        """Places left; never below zero, though several pulls may together bring more than there was room for."""
+        return max(0, self._capacity - self.taken)
+
+    async def wait(self) -> None:
+        """Return when there is a free place."""
+        await self._changed.wait()
+
+    def __enter__(self) -> None:
+        self.taken += 1
+        if not self.free:
+            self._changed.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.taken -= 1
+        if self.free:
+            self._changed.set()

@@ -1,0 +1,40 @@
+"""The settings of a bundle; each field is the environment variable ``SIE_<FIELD>``."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+
+def _default_cache() -> str:
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sie-knative")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Read once at the start."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """The NATS server."""
+    host: str = "127.0.0.1"
+    """The address to listen on; the port is ``PORT``, as Knative sets it."""
+    pool: str = "default"
+    bundle: str = "default"
+    profile: str = "cpu"
+    """Together the lane this process pulls from."""
+    weights_dir: str = ""
+    """Where relative ``local`` weight sources are looked up."""
+    cache_dir: str = msgspec.field(default_factory=_default_cache)
+    """Where fetched weights are kept."""
+    max_in_hand: int = 64
+    """Requests taken from the queue at once: enough to fill batches, few enough to leave work to others."""
+    batch_tokens: int = 16_384
+    """The most tokens in one forward pass."""
+    model_bytes: int = 8 * 1024**3
+    """The most bytes of resident models; the least recently used is dropped first."""
+    threads: int = 0
+    """Threads of one forward pass; 0: one per core."""
+    drain_s: float = 20.0
+    """How long work in hand may take after SIGTERM before it is given back."""
+    spawned_at: float = 0.0
+    """When the platform decided to start this process (seconds since the epoch), for its start-up report."""

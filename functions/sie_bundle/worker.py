@@ -1,0 +1,142 @@
+"""The worker: pull, compute, reply, ack. The second half of a request's way.
+
+Owns the life of work in hand: one task per delivery, reply before ack, a bad input fails alone, drain with a deadline.
+What is computed stands in ``encode``; how work is leased in ``sie_broker``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+
+from sie_broker import jobs
+from sie_broker.contract import Broker, Delivery, Lane, Reply, Work
+from sie_bundle.room import Room
+from sie_config.registry import Registry, lane_of
+from sie_sdk import wire
+from sie_sdk.errors import DeadlineExceededError, InvalidInputError, QueueUnavailableError, SIEError
+
+log = logging.getLogger("sie.bundle.worker")
+
+Operation = Callable[[Work], Awaitable[bytes]]
+"""Computes the reply body of one request; raises `SIEError` for what the caller should know."""
+
+LAST_ATTEMPT = 5
+"""Work that was lost with four workers is answered with an error rather than given to a fifth."""
+
+
+class Worker:
+    """Serves one lane of the broker. ``operations``: what to do per op; ``holds(model)``: whether it is loaded."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        registry: Registry,
+        lane: Lane,
+        name: str,
+        operations: Mapping[str, Operation],
+        holds: Callable[[str], bool],
+        max_in_hand: int,
+    ) -> None:
+        self.room = Room(max_in_hand)
+        self.completed = 0
+        self._broker = broker
+        self._registry = registry
+        self._lane = lane
+        self._name = name
+        self._operations = operations
+        self._holds = holds
+        self._pulls: dict[str, asyncio.Task[None]] = {}
+        self._in_hand: set[asyncio.Task[None]] = set()
+
+    def update_pulls(self) -> None:
+        """Pull for exactly the models the registry gives this lane; call it after every change of the registry."""
+        wanted = {spec.id for spec in self._registry.specs() if lane_of(spec) == self._lane}
+        for model in wanted - self._pulls.keys():
+            self._pulls[model] = asyncio.create_task(self._pull(model))
+        for model in self._pulls.keys() - wanted:
+            self._pulls.pop(model).cancel()
+
+    async def drain(self, within_s: float) -> None:
+        """Stop pulling, finish what is in hand; after ``within_s`` seconds the rest is left to be given back."""
+        for pull in self._pulls.values():
+            pull.cancel()
+        await asyncio.gather(*self._pulls.values(), return_exceptions=True)
+        self._pulls.clear()
+        if self._in_hand:
+            _, late = await asyncio.wait(self._in_hand, timeout=within_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _pull(self, model: str) -> None:
+        def priority() -> int:
+            return 0 if self._holds(model) else 5
+
+        async with aclosing(self._broker.pull(self._lane, model, self.room, priority)) as deliveries:
+            async for delivery in deliveries:
+                task = asyncio.create_task(self._handle(delivery))
+                self._in_hand.add(task)
+                task.add_done_callback(self._in_hand.discard)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        with self.room:
+            if delivery.attempt > 1 and await self._answered(delivery.work):
+                await delivery.ack()
+                return
+            reply, settle = await self._compute(delivery)
+            await self._reply(delivery, reply)
+            self.completed += 1
+            await settle()
+
+    async def _compute(self, delivery: Delivery) -> tuple[Reply, Callable[[], Awaitable[None]]]:
+        """The reply, and how to settle the delivery after it was sent."""
+        work = delivery.work
+        settle: Callable[[], Awaitable[None]] = delivery.ack
+        try:
+            if delivery.attempt >= LAST_ATTEMPT:
+                raise SIEError(f"Given up after {delivery.attempt - 1} workers were lost with this request.")
+            return Reply(id=work.id, data=await self.run(work), worker=self._name), settle
+        except SIEError as error:
+            if isinstance(error, InvalidInputError):
+                settle = partial(delivery.term, error.code)
+            failure = error
+        except Exception:
+            log.exception("work %s (%s, %s) failed", work.id, work.op, work.model)
+            failure = SIEError(
+                "Something went wrong in the worker.", hint="Its log has the details under the job's id."
+            )
+        data = wire.error_body(failure)
+        return Reply(id=work.id, data=data, status=failure.status, worker=self._name), settle
+
+    async def run(self, work: Work) -> bytes:
+        """Compute one request, however it came: from the queue or by HTTP.
+
+        Raises:
+            SIEError: what the caller should know.
+        """
+        if work.deadline is not None and time.time() > work.deadline:
+            raise DeadlineExceededError("The deadline passed before a worker took the request.")
+        if (operation := self._operations.get(work.op)) is None:
+            raise InvalidInputError(f"This bundle does not do {work.op!r}.", field="type")
+        return await operation(work)
+
+    async def _answered(self, work: Work) -> bool:
+        """A second delivery: the first worker may have got as far as keeping the result."""
+        try:
+            return await jobs.result(self._broker.jobs, work.id) is not None
+        except QueueUnavailableError:
+            return False
+
+    async def _reply(self, delivery: Delivery, reply: Reply) -> None:
+        """Send the reply; while the broker is away keep it rather than compute it again."""
+        while True:
+            try:
+                return await delivery.reply(reply)
+            except QueueUnavailableError as error:
+                log.warning("reply %s waits for the broker: %s", reply.id, error)
+                await asyncio.sleep(0.5)

@@ -1,0 +1,58 @@
+"""``python -m sie_ingress``: the ingress function's process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+from sie_broker import process
+from sie_broker.nats_broker import NatsBroker
+from sie_config import mirror
+from sie_config.registry import Registry
+from sie_ingress.app import Readiness, app
+from sie_ingress.lanes import Lanes
+from sie_ingress.settings import Settings
+from sie_sdk import settings
+from sie_sdk.errors import QueueUnavailableError
+
+log = logging.getLogger("sie.ingress")
+
+
+async def main() -> None:
+    """Start, serve, drain on SIGTERM."""
+    setting = settings.read(Settings)
+    stop = process.stop_signal()
+    broker = NatsBroker(setting.nats_url, name=f"ingress-{uuid.uuid4().hex[:8]}")
+    await process.connect(broker)
+    registry, lanes, readiness = Registry(), Lanes(broker, setting.cold_start_s), Readiness()
+    async with process.serving(app(broker, registry, lanes, setting, readiness), setting.host, process.port()):
+        await _catalogue(broker, registry)
+        following = [
+            asyncio.create_task(mirror.follow(broker.config, registry)),
+            asyncio.create_task(lanes.follow()),
+        ]
+        readiness.ready = True
+        log.info("accepting requests for %d models", len(registry.specs()))
+        await stop.wait()
+        readiness.ready = False
+    for task in following:
+        task.cancel()
+    await broker.close()
+
+
+async def _catalogue(broker: NatsBroker, registry: Registry) -> None:
+    """Wait for the first catalogue: on a fresh cluster the config service may start after the ingress."""
+    while True:
+        try:
+            await mirror.snapshot(broker.config, registry)
+        except QueueUnavailableError:
+            await asyncio.sleep(0.1)
+        else:
+            if registry.specs():
+                return
+            await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    process.run("ingress", main)

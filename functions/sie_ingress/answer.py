@@ -1,0 +1,133 @@
+"""From replies, jobs and errors to HTTP: status, headers, and the format the caller asked for.
+
+Owns the headers of every answer and the one place where an unknown exception becomes a fixed line.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sie_broker.contract import Reply
+from sie_broker.jobs import Job
+from sie_sdk import wire
+from sie_sdk.errors import InvalidInputError, MethodNotAllowedError, NotFoundError, SIEError
+from sie_sdk.types import JobStatus
+from sie_sdk.version import __version__
+
+log = logging.getLogger("sie.ingress")
+
+
+def from_reply(request: Request, reply: Reply) -> Response:
+    """A worker's reply, passed on as it is; only a caller who wants JSON costs a conversion."""
+    if reply.status >= 400:
+        return refuse(wire.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
+    # A GET has no body to take the format from; JSON is what a person with curl can read.
+    own = wire.JSON if request.method == "GET" else request.headers.get("content-type")
+    media = wire.media_type(request.headers.get("accept"), own)
+    body = reply.data if media == wire.MSGPACK else wire.to_json(reply.data)
+    return Response(body, media_type=media, headers={"X-SIE-Worker": reply.worker})
+
+
+def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
+    """202: the work is queued; where to ask and when. ``held_s``: the ``Prefer: wait`` that was honoured."""
+    status = JobStatus(
+        id=job.id,
+        state="queued",
+        retry_after_s=round(retry_after, 1),
+        message=f"Your job is queued; no worker is up yet, one is expected in about {retry_after:.0f} s.",
+    )
+    headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": str(math.ceil(retry_after))}
+    if held_s is not None:
+        headers["Preference-Applied"] = f"wait={held_s:g}"
+    return Response(wire.job_body(status), 202, headers, wire.JSON)
+
+
+def prefer_wait(request: Request, limit_s: float) -> float | None:
+    """Seconds of ``Prefer: wait=N`` (RFC 7240), at most ``limit_s``; None when the caller has no preference."""
+    for preference in request.headers.get("prefer", "").split(","):
+        name, _, value = preference.strip().partition("=")
+        if name.strip().lower() == "wait":
+            try:
+                seconds = float(value)
+            except ValueError:
+                seconds = -1.0
+            if not 0 <= seconds < math.inf:
+                raise InvalidInputError(
+                    f"Prefer: wait={value} is not a number of seconds.", field="Prefer", hint="Example: Prefer: wait=10"
+                )
+            return min(seconds, limit_s)
+    return None
+
+
+def refuse(error: SIEError) -> Response:
+    """A typed error as JSON ``{"error": {...}}`` with its status, code header and Retry-After."""
+    headers = {"X-SIE-Error-Code": error.code}
+    if error.retry_after is not None:
+        headers["Retry-After"] = f"{error.retry_after:g}"
+    if allowed := error.details.get("allowed"):
+        headers["Allow"] = ", ".join(allowed)
+    return Response(wire.error_body(error), error.status or 500, headers, wire.JSON)
+
+
+async def refuse_typed(request: Request, error: Exception) -> Response:
+    """Exception handler for `SIEError`."""
+    assert isinstance(error, SIEError)
+    return refuse(error)
+
+
+async def refuse_http(request: Request, error: Exception) -> Response:
+    """Exception handler for the router's own 404 and 405."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        allowed = sorted((error.headers or {}).get("Allow", "").replace(" ", "").split(","))
+        return refuse(
+            MethodNotAllowedError(
+                f"{request.method} is not allowed on {request.url.path}.",
+                field="method",
+                hint=f"Use {' or '.join(allowed)}.",
+                allowed=allowed,
+            )
+        )
+    return refuse(NotFoundError(f"There is nothing at {request.url.path}.", hint="See GET /v1/models."))
+
+
+async def refuse_unknown(request: Request, error: Exception) -> Response:
+    """Exception handler for everything else; the trace goes to the log (uvicorn's), never to the caller."""
+    return refuse(SIEError("Something went wrong on the server.", hint="The request id finds it in the server's log."))
+
+
+class Identified:
+    """ASGI middleware: every answer carries ``X-Request-ID`` (the caller's, or a new one) and the server's version."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given if 0 < len(given) <= 128 and given.isalnum() else uuid.uuid4().hex.encode()
+
+        async def identified(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", request_id),
+                    (b"x-sie-server-version", __version__.encode()),
+                ]
+            await send(message)
+
+        return await self._app(scope, receive, identified)
+
+
+def json(value: object) -> Response:
+    """Any record as a JSON answer."""
+    return Response(msgspec.json.encode(value), media_type=wire.JSON)

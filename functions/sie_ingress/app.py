@@ -1,0 +1,58 @@
+"""The ingress as one ASGI application: which route leads where. Everything it needs is handed in."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sie_broker.contract import Broker
+from sie_config.registry import Registry
+from sie_ingress import answer
+from sie_ingress.encode import Encode
+from sie_ingress.jobs import Jobs
+from sie_ingress.lanes import Lanes
+from sie_ingress.models import Models
+from sie_ingress.settings import Settings
+from sie_ingress.submit import Submitter
+from sie_sdk.errors import SIEError, UnavailableError
+
+
+class Readiness:
+    """Whether requests are accepted; ``/readyz`` answers 503 before and while draining."""
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    async def __call__(self, request: Request) -> Response:
+        if not self.ready:
+            raise UnavailableError("Not ready.", retry_after=1.0)
+        return Response(b"ok")
+
+
+def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, readiness: Readiness) -> Starlette:
+    """The ASGI application."""
+    submitter = Submitter(broker, lanes)
+    models = Models(registry, lanes)
+    encode = Encode(registry, lanes, submitter, settings)
+    jobs = Jobs(broker, lanes, settings)
+
+    # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
+    return Starlette(
+        routes=[
+            Route("/v1/encode/{model:path}", encode.__call__, methods=["POST"]),
+            Route("/v1/jobs/{job}", jobs.__call__, methods=["GET"]),
+            Route("/v1/models", models.list, methods=["GET"]),
+            Route("/v1/models/{model:path}", models.one, methods=["GET"]),
+            Route("/readyz", readiness.__call__, methods=["GET"]),
+        ],
+        middleware=[Middleware(answer.Identified)],
+        exception_handlers={
+            SIEError: answer.refuse_typed,
+            HTTPException: answer.refuse_http,
+            Exception: answer.refuse_unknown,
+        },
+    )

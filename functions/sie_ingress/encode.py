@@ -1,0 +1,112 @@
+"""``POST /v1/encode/{model}``: parse, resolve, submit, answer. The first half of a request's way; nothing is computed.
+
+Owns the checks that need no model. The body travels on as the bytes that came, so that it is parsed once at each end
+and copied nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sie_broker.contract import Work
+from sie_broker.jobs import Job
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry, lane_of
+from sie_ingress import answer
+from sie_ingress.lanes import Lanes
+from sie_ingress.settings import Settings
+from sie_ingress.submit import Submitter, job_id
+from sie_sdk import wire
+from sie_sdk.errors import InvalidInputError, PayloadTooLargeError, ProvisioningError
+from sie_sdk.types import EncodeRequest
+
+
+class Encode:
+    """The encode route."""
+
+    def __init__(self, registry: Registry, lanes: Lanes, submitter: Submitter, settings: Settings) -> None:
+        self._registry = registry
+        self._lanes = lanes
+        self._submitter = submitter
+        self._settings = settings
+        self._limits = wire.Limits(max_items=settings.max_items, max_text_bytes=settings.max_text_bytes)
+
+    async def __call__(self, request: Request) -> Response:
+        accepted = time.time()
+        spec = self._registry.resolve(request.path_params["model"])
+        media = wire.body_type(request.headers.get("content-type"))
+        body = await read_body(request, self._settings.max_body_bytes)
+        parsed = wire.parse_encode(body, media, limits=self._limits)
+        check_outputs(parsed, spec)
+        key = request.headers.get("idempotency-key")
+        work = Work(
+            id=job_id(key) if key else uuid.uuid4().hex,
+            op="encode",
+            lane=lane_of(spec),
+            model=spec.id,
+            data=body if media == wire.MSGPACK else wire.request_body(parsed),
+            time=accepted,
+            traceparent=request.headers.get("traceparent"),
+        )
+        return await self._submit(request, work, keyed=key is not None)
+
+    async def _submit(self, request: Request, work: Work, *, keyed: bool) -> Response:
+        if "x-sie-sdk-version" in request.headers and not self._lanes.live(work.lane):
+            # Published clients read a 202 as success, so they get 503 and their work is not queued: they send it again.
+            self._submitter.warm_up(work.lane)
+            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(work.lane))
+        held = answer.prefer_wait(request, self._settings.request_timeout_s)
+        outcome = await self._submitter.place(
+            work,
+            keyed=keyed,
+            warm_hold_s=self._settings.request_timeout_s if held is None else held,
+            cold_hold_s=held or 0.0,
+        )
+        if isinstance(outcome, Job):
+            return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
+        return answer.from_reply(request, outcome)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request body.
+
+    Raises:
+        PayloadTooLargeError: it is over ``limit`` bytes; a declared length is refused before a byte is read.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(limit)
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def check_outputs(request: EncodeRequest, spec: ModelSpec) -> None:
+    """Refuse what the model does not offer.
+
+    Raises:
+        InvalidInputError: an output type the model has no task for.
+    """
+    for wanted in request.params.output_types or ["dense"]:
+        if wanted not in spec.outputs:
+            offered = ", ".join(spec.outputs) or "no embeddings"
+            raise InvalidInputError(
+                f"{spec.id} does not compute {wanted} outputs.",
+                field="params.output_types",
+                limit=offered,
+                hint=f"It offers: {offered}.",
+            )
+
+
+def _too_large(limit: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(
+        f"The request body is over {limit} bytes.", field="body", limit=limit, hint="Send fewer items per request."
+    )

@@ -1,0 +1,39 @@
+"""``GET /v1/jobs/{id}``: 202 until the job is answered, then its answer. ``Prefer: wait=N`` holds up to N seconds."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sie_broker import jobs
+from sie_broker.contract import Broker
+from sie_ingress import answer
+from sie_ingress.lanes import Lanes
+from sie_ingress.settings import Settings
+from sie_sdk.errors import JobNotFoundError
+
+
+class Jobs:
+    """The job route."""
+
+    def __init__(self, broker: Broker, lanes: Lanes, settings: Settings) -> None:
+        self._broker = broker
+        self._lanes = lanes
+        self._settings = settings
+
+    async def __call__(self, request: Request) -> Response:
+        job_id = request.path_params["job"]
+        held = answer.prefer_wait(request, self._settings.request_timeout_s)
+        if (reply := await jobs.result(self._broker.jobs, job_id)) is not None:
+            return answer.from_reply(request, reply)
+        if (job := await jobs.find(self._broker.jobs, job_id)) is None:
+            raise JobNotFoundError(
+                f"There is no job {job_id!r}.",
+                field="job",
+                hint=f"A job and its result are kept for {jobs.LIFETIME_S:.0f} s.",
+            )
+        if held and (reply := await jobs.wait_result(self._broker.jobs, job_id, held)) is not None:
+            return answer.from_reply(request, reply)
+        if not self._lanes.live(job.lane):
+            self._broker.wake(job.lane)
+        return answer.from_job(job, await self._lanes.retry_after(job.lane), held)

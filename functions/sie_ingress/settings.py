@@ -1,0 +1,24 @@
+"""The settings of the ingress; each field is the environment variable ``SIE_<FIELD>``."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Read once at the start."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """The NATS server."""
+    host: str = "127.0.0.1"
+    """The address to listen on; the port is ``PORT``, as Knative sets it."""
+    max_body_bytes: int = 7 * 1024 * 1024
+    """The largest request body; below the broker's message limit of 8 MiB."""
+    max_items: int = 4096
+    """The most items in one request."""
+    max_text_bytes: int = 2 * 1024 * 1024
+    """The longest text of one item, in bytes of UTF-8."""
+    request_timeout_s: float = 120.0
+    """How long a request is held before it becomes a job; the upper bound of ``Prefer: wait``."""
+    cold_start_s: float = 5.0
+    """The first ``Retry-After``, until cold starts have been measured."""

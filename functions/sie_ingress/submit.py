@@ -1,0 +1,160 @@
+"""From work to its answer: publish first, then wait; what outlives the wait becomes a job.
+
+Owns the promise that accepted work is neither lost nor computed twice: one id per request (the Idempotency-Key's, if
+there is one), durable before anything is answered. Not here: HTTP (``encode``, ``jobs``), the queue (``sie_broker``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections import OrderedDict
+from typing import cast
+
+import msgspec
+
+from sie_broker import jobs
+from sie_broker.contract import Broker, Lane, Reply, Work
+from sie_broker.jobs import Job
+from sie_ingress.lanes import Lanes
+from sie_sdk.errors import IdempotencyMismatchError
+
+RECENT_S = 120.0
+RECENT_BYTES = 32 * 1024 * 1024
+
+
+def job_id(idempotency_key: str) -> str:
+    """The one job an Idempotency-Key stands for; 32 hex digits."""
+    return hashlib.blake2b(idempotency_key.encode(), digest_size=16, person=b"sie-job-id").hexdigest()
+
+
+class RecentReplies:
+    """Replies just handed out, for callers whose connection broke before they read theirs and who ask again."""
+
+    def __init__(self) -> None:
+        self._replies: OrderedDict[str, tuple[float, bytes, Reply]] = OrderedDict()
+        self._bytes = 0
+
+    def put(self, digest: bytes, reply: Reply) -> None:
+        """Remember a reply for `RECENT_S`, within `RECENT_BYTES` in all."""
+        self.forget(reply.id)
+        self._replies[reply.id] = (time.monotonic(), digest, reply)
+        self._bytes += len(reply.data)
+        while self._replies:
+            oldest, (at, _, _) = next(iter(self._replies.items()))
+            if self._bytes <= RECENT_BYTES and time.monotonic() - at <= RECENT_S:
+                break
+            self.forget(oldest)
+
+    def get(self, work_id: str, digest: bytes) -> Reply | None:
+        """The reply to that id, if it is still remembered."""
+        if work_id not in self._replies:
+            return None
+        _, known, reply = self._replies[work_id]
+        _same_request(known, digest)
+        return reply
+
+    def forget(self, work_id: str) -> None:
+        """Drop one reply."""
+        if (entry := self._replies.pop(work_id, None)) is not None:
+            self._bytes -= len(entry[2].data)
+
+
+class Submitter:
+    """Places work on the broker and brings back its `Reply`, or the `Job` it has become."""
+
+    def __init__(self, broker: Broker, lanes: Lanes) -> None:
+        self._broker = broker
+        self._lanes = lanes
+        self._recent = RecentReplies()
+
+    async def place(self, work: Work, *, keyed: bool, warm_hold_s: float, cold_hold_s: float) -> Reply | Job:
+        """Publish ``work`` and wait for its reply: ``warm_hold_s`` when a worker is up, ``cold_hold_s`` when none is.
+
+        ``keyed``: the id stems from an Idempotency-Key, so the work may be known already.
+
+        Raises:
+            IdempotencyMismatchError: the key was used for a different request.
+            QueueFullError, QueueUnavailableError: nothing was accepted.
+        """
+        digest = jobs.digest(work.model, work.data)
+        warm = self._lanes.live(work.lane)
+        hold_s = warm_hold_s if warm else cold_hold_s
+        if keyed and (known := await self._known(work, digest, hold_s)) is not None:
+            return known
+        if warm:
+            return await self._ask(work, digest, hold_s)
+        return await self._queue(work, digest, hold_s)
+
+    def warm_up(self, lane: Lane) -> None:
+        """Ask for a worker without queueing anything."""
+        self._lanes.woken(lane)
+        self._broker.wake(lane)
+
+    async def _known(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job | None:
+        if (recent := self._recent.get(work.id, digest)) is not None:
+            return recent
+        if (job := await jobs.find(self._broker.jobs, work.id)) is None:
+            return None
+        _same_request(job.digest, digest)
+        if not self._lanes.live(job.lane):
+            self._broker.wake(job.lane)
+        return await jobs.wait_result(self._broker.jobs, work.id, hold_s) or job
+
+    async def _ask(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job:
+        """The warm way: the reply comes to our inbox."""
+        with self._broker.expect(work.id) as (inbox, coming):
+            receipt = await self._broker.submit(msgspec.structs.replace(work, reply_to=inbox))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(hold_s):
+                    if receipt.duplicate:
+                        return await self._follow(work, receipt.sequence, coming)
+                    await coming
+            if not coming.done():
+                job = await self._accept(work, digest)
+                if not coming.done():  # a reply from here on is kept as the job's result
+                    return job
+            reply = coming.result()
+        self._recent.put(digest, reply)
+        return reply
+
+    async def _queue(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job:
+        """The cold way: the reply is kept as the job's result, whoever computes it and whenever."""
+        await self._broker.submit(work)
+        self.warm_up(work.lane)
+        job = await self._accept(work, digest)
+        return await jobs.wait_result(self._broker.jobs, work.id, hold_s) or job
+
+    async def _accept(self, work: Work, digest: bytes) -> Job:
+        job = Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=digest)
+        await jobs.accept(self._broker.jobs, job)
+        return job
+
+    async def _follow(self, work: Work, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
+        """The same id was accepted a moment ago: from this ingress, whose inbox we share, or from another."""
+        while True:
+            kept = asyncio.create_task(jobs.wait_result(self._broker.jobs, work.id, 1.0))
+            either: set[asyncio.Future[Reply | None]] = {kept, cast(asyncio.Future[Reply | None], coming)}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if coming.done():
+                kept.cancel()
+                return coming.result()
+            if (reply := kept.result()) is not None:
+                return reply
+            if not await self._broker.queued(work.lane, sequence) and not coming.done():
+                # Computed, but its answer went to a caller that is gone: the one case that computes again.
+                again = msgspec.structs.replace(work, id=f"{work.id}-again")
+                with self._broker.expect(again.id) as (inbox, second):
+                    await self._broker.submit(msgspec.structs.replace(again, reply_to=inbox))
+                    return await second
+
+
+def _same_request(known: bytes, digest: bytes) -> None:
+    if known != digest:
+        raise IdempotencyMismatchError(
+            "This Idempotency-Key was used for a different request.",
+            field="Idempotency-Key",
+            hint="Use a new key for a new request.",
+        )
