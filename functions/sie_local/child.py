@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+LOOPBACK = "127.0.0.1"
 POLL_S = 0.05
 BACKOFF_S = (0.5, 30.0)
 """The first and the longest pause before a restart; it doubles in between."""
@@ -177,12 +178,13 @@ class Child:
         self._changed(self)
 
 
-def serves(port: int, path: str = "/readyz") -> Probe:
-    """Ready when ``GET path`` on this loopback port answers 200."""
+def serves(port: int, host: str = LOOPBACK) -> Probe:
+    """Ready when ``GET /readyz`` there answers 200."""
 
     async def probe(_: Child) -> bool:
-        request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-        return b" 200 " in await _first_line(port, request.encode())
+        return b" 200 " in await _first_line(
+            host, port, b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
 
     return probe
 
@@ -191,7 +193,7 @@ def greets(port: int, greeting: bytes) -> Probe:
     """Ready when a connection to this loopback port is greeted so (a NATS server says INFO)."""
 
     async def probe(_: Child) -> bool:
-        return (await _first_line(port, b"")).startswith(greeting)
+        return (await _first_line(LOOPBACK, port, b"")).startswith(greeting)
 
     return probe
 
@@ -205,11 +207,11 @@ def says(text: str) -> Probe:
     return probe
 
 
-async def _first_line(port: int, request: bytes) -> bytes:
-    """The first line somebody on a loopback port says; empty when nobody does within a second."""
+async def _first_line(host: str, port: int, request: bytes) -> bytes:
+    """The first line somebody there says; empty when nobody does within a second."""
     try:
         async with asyncio.timeout(1):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(request)
                 return await reader.readline()

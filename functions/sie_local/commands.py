@@ -1,0 +1,110 @@
+"""The commands ``sie up``, ``sie down`` and ``sie status``. The server side is imported only when ``up`` runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from sie_local.state import StateFolder, default_folder
+from sie_local.status import look, show
+
+DETACHED_S = 60.0
+DOWN_S = 120.0
+"""Longer than all the children's graces together."""
+
+_state = click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="SIE_STATE_DIR",
+    show_envvar=True,
+    help="Folder for data and logs.  [default: ~/.local/state/sie-knative]",
+)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8080, show_default=True, help="Port to listen on; 0 for any.")
+@click.option("--nats-port", default=0, help="Port of the NATS server.  [default: any]")
+@click.option("--models", default="", help="Models to serve: ids separated by commas, or a folder of specs.")
+@_state
+@click.option("--quiet-s", default=60.0, show_default=True, help="Seconds without work before a bundle stops.")
+@click.option("--max-scale", default=4, show_default=True, help="Processes a bundle may have at most.")
+@click.option("--detach", is_flag=True, help="Leave it running in the background.")
+def up(state: Path | None, detach: bool, **asked: Any) -> None:
+    """Run the whole platform on this machine.
+
+    NATS, config service, ingress and demand holder start now; a bundle starts with the first request for one of its
+    models and stops when there is none. Ctrl-C drains and stops; data stays in the state folder.
+    """
+    folder = StateFolder(state or default_folder())
+    if detach:
+        click.echo(_detached(folder, asked))
+        return
+    from sie_local.programs import Options, own_commands
+    from sie_local.run import run
+
+    run(Options(state=folder.path, **asked), folder, own_commands())
+
+
+@click.command()
+@_state
+def down(state: Path | None) -> None:
+    """Stop what `sie up` started: work in flight is finished, the rest stays queued."""
+    folder = StateFolder(state or default_folder())
+    record = folder.read()
+    if record is None:
+        click.echo(f"Nothing is up on {folder.path}.")
+        return
+    started = time.monotonic()
+    os.kill(record.pid, signal.SIGTERM)
+    while folder.held():
+        if time.monotonic() - started > DOWN_S:
+            raise click.ClickException(f"pid {record.pid} has not stopped after {DOWN_S:.0f} s; kill it if you must.")
+        time.sleep(0.05)
+    click.echo(f"Stopped {record.url} in {time.monotonic() - started:.1f} s.")
+
+
+@click.command()
+@_state
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def status(state: Path | None, as_json: bool) -> None:
+    """Show what `sie up` runs: processes, memory, bundles. The exit code is 1 unless requests are accepted."""
+    folder = StateFolder(state or default_folder())
+    seen = look(folder)
+    if as_json:
+        click.echo(msgspec.json.encode(seen))
+    else:
+        show(seen, folder)
+    sys.exit(0 if seen.ready else 1)
+
+
+def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
+    """Start `sie up` in the background and wait until it is ready; returns its URL."""
+    options = [word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    folder.logs.mkdir(parents=True, exist_ok=True)
+    with (folder.logs / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sie_local", "up", "--state", str(folder.path), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + DETACHED_S
+    while time.monotonic() < deadline:
+        record = folder.read()
+        if record is not None and record.pid == process.pid and record.ready:
+            return record.url
+        if process.poll() is not None:
+            raise click.ClickException((folder.logs / "up.log").read_text().strip().removeprefix("Error: "))
+        time.sleep(0.05)
+    process.terminate()
+    raise click.ClickException(f"It was not ready after {DETACHED_S:.0f} s; see {folder.logs}.")

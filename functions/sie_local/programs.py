@@ -1,0 +1,148 @@
+"""What ``sie up`` runs: the command, environment and readiness of each process. Starts none of them.
+
+Everything a process needs reaches it through its environment, as on Knative. Each listens on ``PORT`` and answers
+``GET /readyz``; the demand holder has no port and says "holding demand".
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from sie_local.child import Program, greets, says, serves
+from sie_local.ports import free_port, is_free, owner_of
+from sie_local.state import StateFolder
+from sie_sdk.errors import ConfigurationError
+
+LOOPBACK = "127.0.0.1"
+INSTALL = "pip install 'sie-knative[local]'"
+NEEDS = ("nats", "uvicorn", "starlette", "yaml", "torch", "tokenizers", "safetensors")
+
+Commands = Mapping[str, Sequence[str]]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the user asked for. A port of 0 is chosen freely; ``models`` is a list of ids or a folder of specs."""
+
+    state: Path
+    host: str = LOOPBACK
+    port: int = 8080
+    nats_port: int = 0
+    models: str = ""
+    quiet_s: float = 60.0
+    max_scale: int = 4
+
+
+def own_commands() -> dict[str, tuple[str, ...]]:
+    """How each process is started in earnest.
+
+    Raises:
+        ConfigurationError: the NATS server or a package of the local extra is not installed.
+    """
+    absent = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if absent:
+        raise ConfigurationError(f"Not installed: {', '.join(absent)}.", hint=INSTALL)
+    modules = {"config": "sie_config", "ingress": "sie_ingress", "demand": "sie_broker", "bundle": "sie_bundle"}
+    own = {name: (sys.executable, "-m", module) for name, module in modules.items()}
+    return {"nats": (nats_server(),), **own}
+
+
+def nats_server(scripts: str | None = None) -> str:
+    """The NATS server's program: beside this Python, or on the PATH.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    own = Path(scripts or sysconfig.get_path("scripts")) / "nats-server"
+    found = str(own) if own.is_file() else shutil.which("nats-server")
+    if found is None:
+        raise ConfigurationError("The program nats-server is not installed.", hint=INSTALL)
+    return found
+
+
+class Programs:
+    """The programs of one run, with their ports chosen.
+
+    Raises:
+        ConfigurationError: a port that was asked for is taken.
+    """
+
+    def __init__(self, options: Options, folder: StateFolder, commands: Commands) -> None:
+        self._options = options
+        self._folder = folder
+        self._commands = commands
+        self._port = _port(options.host, options.port, "--port")
+        self._nats_port = _port(LOOPBACK, options.nats_port, "--nats-port")
+        self._config_port = free_port()
+        reached = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
+        self._reached = reached
+        self.url = f"http://{f'[{reached}]' if ':' in reached else reached}:{self._port}"
+        self.nats_url = f"nats://{LOOPBACK}:{self._nats_port}"
+        self.config_url = f"http://{LOOPBACK}:{self._config_port}"
+
+    def nats(self) -> Program:
+        """The NATS server, with JetStream on files in the state folder; nobody but this machine reaches it."""
+        config = self._folder.path / "nats.conf"
+        config.write_text(
+            f'listen: "{LOOPBACK}:{self._nats_port}"\n'
+            "max_payload: 8MB\n"
+            f'jetstream {{ store_dir: "{self._folder.nats}", max_file_store: 16GB, max_memory_store: 256MB }}\n'
+        )
+        command = (*self._commands["nats"], "-c", str(config))
+        return Program("nats", command, {}, greets(self._nats_port, b"INFO"))
+
+    def config(self) -> Program:
+        """The config service."""
+        env = self._env(self._config_port) | ({"SIE_MODELS": self._options.models} if self._options.models else {})
+        return Program("config", self._commands["config"], env, serves(self._config_port))
+
+    def ingress(self) -> Program:
+        """The ingress, on the port that users call. Its grace lets requests in flight be answered."""
+        env = self._env(self._port) | {"SIE_HOST": self._options.host, "SIE_CONFIG_URL": self.config_url}
+        ready = serves(self._port, host=self._reached)
+        return Program("ingress", self._commands["ingress"], env, ready, grace_s=15.0)
+
+    def demand(self, scaler_port: int) -> Program:
+        """The demand holder, which drives the local scaler."""
+        env = {
+            "SIE_NATS_URL": self.nats_url,
+            "SIE_DEMAND_URL": demand_url(scaler_port),
+            "SIE_QUIET_S": str(self._options.quiet_s),
+            "SIE_MAX_SCALE": str(self._options.max_scale),
+        }
+        return Program("demand", self._commands["demand"], env, says("holding demand"))
+
+    def bundle(self, name: str, service: str, port: int) -> Program:
+        """One process of a lane's bundle; ``service`` is ``{bundle}.{profile}.{pool}``."""
+        bundle, profile, pool = service.rsplit(".", 2)
+        env = self._env(port) | {"SIE_BUNDLE": bundle, "SIE_PROFILE": profile, "SIE_POOL": pool}
+        if self._options.models and Path(self._options.models).is_dir():
+            env["SIE_WEIGHTS_DIR"] = str(Path(self._options.models).resolve())
+        return Program(name, self._commands["bundle"], env, serves(port), grace_s=30.0)
+
+    def _env(self, port: int) -> dict[str, str]:
+        return {"SIE_NATS_URL": self.nats_url, "SIE_HOST": LOOPBACK, "PORT": str(port)}
+
+
+def demand_url(scaler_port: int) -> str:
+    """Where the local scaler takes demand: a template, filled in per lane."""
+    return f"http://{LOOPBACK}:{scaler_port}/{{bundle}}.{{profile}}.{{pool}}"
+
+
+def _port(host: str, asked: int, option: str) -> int:
+    if asked == 0:
+        return free_port(LOOPBACK)
+    if is_free(host, asked):
+        return asked
+    owner = owner_of(asked)
+    raise ConfigurationError(
+        f"Port {asked} is taken{f' by {owner}' if owner else ''}.",
+        field=option,
+        hint=f"Stop it, or choose another with {option}.",
+    )

@@ -1,0 +1,44 @@
+"""Runs a supervisor in the foreground of a terminal: the lock, the event loop, what is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.text import Text
+
+from sie_local.programs import Commands, Options
+from sie_local.state import StateFolder
+from sie_local.supervisor import Supervisor
+from sie_sdk.version import __version__
+
+
+def run(options: Options, folder: StateFolder, commands: Commands) -> None:
+    """Hold the state folder and run until a signal.
+
+    Raises:
+        ConfigurationError: the folder is held, or a port is taken.
+        StartFailedError: a process could not be started.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    console = Console(highlight=False, soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(Text(text, style=_style(text)))
+
+    with folder.locked():
+        say(f"sie {__version__} on {folder.path}")
+        asyncio.run(_run(options, folder, commands, say))
+
+
+async def _run(options: Options, folder: StateFolder, commands: Commands, say: Callable[[str], None]) -> None:
+    await Supervisor(options, folder, commands, say).run()
+
+
+def _style(text: str) -> str:
+    """Lines that matter stand out: ready is bold, a death (a block of several lines) is red, the rest is plain."""
+    if text.startswith("Ready"):
+        return "bold green"
+    return "red" if "\n" in text else ""

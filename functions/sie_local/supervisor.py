@@ -1,0 +1,190 @@
+"""``sie up``: starts the processes in order, keeps them alive, tells what happens, and drains them in order.
+
+Order of the start: NATS, then config, ingress and demand holder together; bundles come and go with demand. Order of the
+end: ingress, demand, bundles, config, NATS, so that work in flight is answered or stays queued. What each process is
+stands in ``programs``, how one is kept alive in ``child``, how bundles scale in ``scaler``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from sie_local.autoscaling import Policy
+from sie_local.child import Child, Program
+from sie_local.ports import free_port
+from sie_local.programs import Commands, Options, Programs
+from sie_local.scaler import Process, Scaler, UnknownServiceError, listening
+from sie_local.state import ProcessRecord, Record, StateFolder
+from sie_sdk.errors import SIEError
+
+START_S = 30.0
+"""How long the processes may take to be ready before the start is given up."""
+
+
+class StartFailedError(SIEError):
+    """A process did not start; the message is the account of it."""
+
+    code = "START_FAILED"
+
+
+class Supervisor:
+    """One run of the platform on this machine. ``say`` prints one line or block of text.
+
+    Raises:
+        ConfigurationError: a port that was asked for is taken.
+    """
+
+    def __init__(self, options: Options, folder: StateFolder, commands: Commands, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._say = say
+        self._programs = Programs(options, folder, commands)
+        self._scaler = Scaler(self._spawn_bundle, Policy(max_scale=options.max_scale))
+        self._core: dict[str, Child] = {}
+        self._bundles: dict[str, tuple[str, Child]] = {}  # name -> (service, child)
+        self._started = time.time()
+        self._demand_url = ""
+        self._ready = False
+        self._draining = False
+
+    async def run(self) -> None:
+        """Start, serve until SIGTERM or SIGINT, drain; a second signal kills.
+
+        Raises:
+            StartFailedError: a process could not be started; nothing is left running.
+        """
+        stop = self._on_signals()
+        async with listening(self._scaler) as port:
+            self._demand_url = f"http://127.0.0.1:{port}"
+            try:
+                await self._until(stop, self._start(port))
+                if not stop.is_set():
+                    self._ready = True
+                    self._record()
+                    self._say(f"Ready in {time.time() - self._started:.1f} s: {self._programs.url}")
+                    await stop.wait()
+            finally:
+                await self._drain()
+
+    async def _start(self, scaler_port: int) -> None:
+        async with self._starting(self._programs.nats()):
+            pass
+        async with (
+            self._starting(self._programs.config()),
+            self._starting(self._programs.ingress()),
+            self._starting(self._programs.demand(scaler_port)),
+        ):
+            pass
+
+    @contextlib.asynccontextmanager
+    async def _starting(self, program: Program) -> AsyncIterator[None]:
+        """Start it on the way in, wait for it on the way out, so that what is nested starts concurrently."""
+        child = self._core[program.name] = Child(program, self._folder.logs, self._changed, self._report)
+        child.start()
+        yield
+        try:
+            async with asyncio.timeout(START_S):
+                await child.until_ready()
+        except TimeoutError:
+            said = "\n".join(f"  | {line}" for line in child.last_lines())
+            raise StartFailedError(f"{program.name} was not ready after {START_S:.0f} s\n{said}") from None
+        except RuntimeError as died:
+            raise StartFailedError(str(died)) from None
+
+    async def _until(self, stop: asyncio.Event, work: Awaitable[None]) -> None:
+        """Do ``work`` unless ``stop`` comes first."""
+        working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        return None
+
+    async def _drain(self) -> None:
+        self._draining = True
+        started = time.monotonic()
+        for name in ("ingress", "demand", "bundles", "config", "nats"):
+            if name == "bundles":
+                await self._scaler.close()
+            elif name in self._core:
+                await self._core[name].stop()
+        self._say(f"Stopped in {time.monotonic() - started:.1f} s")
+
+    def _on_signals(self) -> asyncio.Event:
+        stop = asyncio.Event()
+
+        def signalled() -> None:
+            if stop.is_set():
+                self._say("Killing what is left")
+                self._scaler.kill()
+                for child in self._core.values():
+                    child.kill()
+            else:
+                stop.set()
+                self._say("Stopping: work in flight is finished, the rest stays queued (again to kill)")
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, signalled)
+        return stop
+
+    def _spawn_bundle(self, service: str) -> Process:
+        if service.count(".") < 2:
+            raise UnknownServiceError(service)
+        number = next(n for n in range(1, 1_000) if f"{service}-{n}" not in self._bundles)
+        name, port = f"{service}-{number}", free_port()
+        child = Child(self._programs.bundle(name, service, port), self._folder.logs, self._changed, self._report)
+        self._bundles[name] = (service, child)
+        child.start()
+        return Process(child, f"http://127.0.0.1:{port}")
+
+    def _changed(self, child: Child) -> None:
+        """A child changed its state: tell the scaler, the reader of ``up.json``, and the user."""
+        name = child.program.name
+        if child.state == "stopped":
+            self._bundles.pop(name, None)
+        self._scaler.changed(child)
+        self._record()
+        match child.state:
+            case "ready":
+                self._say(f"  {name:<24} ready in {child.ready_s:.2f} s")
+            case "starting" if name in self._bundles:
+                self._say(f"  {name:<24} starting")
+            case "stopped" if not self._draining:
+                self._say(f"  {name:<24} stopped")
+
+    def _report(self, account: str) -> None:
+        if not self._draining:
+            self._say(account)
+
+    def _record(self) -> None:
+        services = {name: service for name, (service, _) in self._bundles.items()}
+        children = [*self._core.values(), *(child for _, child in self._bundles.values())]
+        self._folder.write(
+            Record(
+                pid=os.getpid(),
+                url=self._programs.url,
+                started=self._started,
+                ready=self._ready,
+                nats_url=self._programs.nats_url,
+                config_url=self._programs.config_url,
+                demand_url=self._demand_url,
+                processes=tuple(
+                    ProcessRecord(
+                        name=child.program.name,
+                        pid=child.pid,
+                        state=child.state,
+                        since=child.spawned_at,
+                        restarts=child.restarts,
+                        service=services.get(child.program.name, ""),
+                    )
+                    for child in children
+                    if child.pid is not None
+                ),
+            )
+        )
