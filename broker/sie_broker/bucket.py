@@ -68,8 +68,9 @@ class NatsBucket:
             changed(message.subject.removeprefix(prefix), None if gone else message.data)
 
         with translated():
+            # No flush: the server takes a connection's commands in order, so whatever this process reads or writes
+            # next comes after the subscription. (nats-py loses the connection when a flush is cancelled.)
             subscription = await self._nc.subscribe(prefix + key, cb=on_message)
-            await self._nc.flush()
         try:
             yield
         finally:

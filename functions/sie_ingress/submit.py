@@ -7,10 +7,10 @@ there is one), durable before anything is answered. Not here: HTTP (``encode``, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable
 from typing import cast
 
 import msgspec
@@ -107,16 +107,13 @@ class Submitter:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
             receipt = await self._broker.submit(msgspec.structs.replace(work, reply_to=inbox))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(hold_s):
-                    if receipt.duplicate:
-                        return await self._follow(work, receipt.sequence, coming)
-                    await coming
-            if not coming.done():
+            answered = self._follow(work, receipt.sequence, coming) if receipt.duplicate else coming
+            reply = await _within(hold_s, answered)
+            if reply is None:
                 job = await self._accept(work, digest)
                 if not coming.done():  # a reply from here on is kept as the job's result
                     return job
-            reply = coming.result()
+                reply = coming.result()
         self._recent.put(digest, reply)
         return reply
 
@@ -149,6 +146,17 @@ class Submitter:
                 with self._broker.expect(again.id) as (inbox, second):
                     await self._broker.submit(msgspec.structs.replace(again, reply_to=inbox))
                     return await second
+
+
+async def _within(seconds: float, answered: Awaitable[Reply]) -> Reply | None:
+    """The reply if it comes in time. Its future stays usable: a plain timeout around it would cancel it."""
+    task = asyncio.ensure_future(answered)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    if done:
+        return task.result()
+    if isinstance(task, asyncio.Task):
+        task.cancel()
+    return None
 
 
 def _same_request(known: bytes, digest: bytes) -> None:

@@ -169,10 +169,14 @@ def _parse(decoder: msgspec.msgpack.Decoder[T] | msgspec.json.Decoder[T], body: 
         raise _wrong_field(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            f"The body is not valid {media}: {str(error).rstrip('.')}.", hint=f"Send {_EXAMPLE} in that format."
+            f"The body is not valid {media}: {str(error).rstrip('.')}.",
+            field="body",
+            hint=f"Send {_EXAMPLE} in that format.",
         ) from None
     except RecursionError:
-        raise InvalidInputError("The body is nested too deeply.", hint="Flatten metadata and options.") from None
+        raise InvalidInputError(
+            "The body is nested too deeply.", field="body", hint="Flatten metadata and options."
+        ) from None
 
 
 def _wrong_field(complaint: str) -> InvalidInputError:
