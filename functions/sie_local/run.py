@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from sie_sdk.version import __version__
 
 
 def run(options: Options, folder: StateFolder, commands: Commands) -> None:
-    """Hold the state folder and run until a signal.
+    """Hold the state folder and run until SIGINT or SIGTERM, which drain; a second one kills.
 
     Raises:
         ConfigurationError: the folder is held, or a port is taken.
@@ -34,7 +35,19 @@ def run(options: Options, folder: StateFolder, commands: Commands) -> None:
 
 
 async def _run(options: Options, folder: StateFolder, commands: Commands, say: Callable[[str], None]) -> None:
-    await Supervisor(options, folder, commands, say).run()
+    supervisor, stop = Supervisor(options, folder, commands, say), asyncio.Event()
+
+    def signalled() -> None:
+        if stop.is_set():
+            say("Killing what is left")
+            supervisor.kill()
+        else:
+            say("Stopping: work in flight is finished, the rest stays queued (once more to kill)")
+            stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
+    await supervisor.run(stop)
 
 
 def _style(text: str) -> str:

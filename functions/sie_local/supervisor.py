@@ -8,11 +8,9 @@ stands in ``programs``, how one is kept alive in ``child``, how bundles scale in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from sie_local.autoscaling import Policy
 from sie_local.child import Child, Program
@@ -51,13 +49,12 @@ class Supervisor:
         self._ready = False
         self._draining = False
 
-    async def run(self) -> None:
-        """Start, serve until SIGTERM or SIGINT, drain; a second signal kills.
+    async def run(self, stop: asyncio.Event) -> None:
+        """Start, serve until ``stop`` is set, drain.
 
         Raises:
             StartFailedError: a process could not be started; nothing is left running.
         """
-        stop = self._on_signals()
         async with listening(self._scaler) as port:
             self._demand_url = f"http://127.0.0.1:{port}"
             try:
@@ -70,22 +67,24 @@ class Supervisor:
             finally:
                 await self._drain()
 
-    async def _start(self, scaler_port: int) -> None:
-        async with self._starting(self._programs.nats()):
-            pass
-        async with (
-            self._starting(self._programs.config()),
-            self._starting(self._programs.ingress()),
-            self._starting(self._programs.demand(scaler_port)),
-        ):
-            pass
+    def kill(self) -> None:
+        """Do not wait for the drain: SIGKILL what is left."""
+        self._scaler.kill()
+        for child in self._core.values():
+            child.kill()
 
-    @contextlib.asynccontextmanager
-    async def _starting(self, program: Program) -> AsyncIterator[None]:
-        """Start it on the way in, wait for it on the way out, so that what is nested starts concurrently."""
+    async def _start(self, scaler_port: int) -> None:
+        await self._ready_child(self._programs.nats())
+        await asyncio.gather(
+            self._ready_child(self._programs.config()),
+            self._ready_child(self._programs.ingress()),
+            self._ready_child(self._programs.demand(scaler_port)),
+        )
+
+    async def _ready_child(self, program: Program) -> None:
+        """Start it and wait until it is ready."""
         child = self._core[program.name] = Child(program, self._folder.logs, self._changed, self._report)
         child.start()
-        yield
         try:
             async with asyncio.timeout(START_S):
                 await child.until_ready()
@@ -116,23 +115,6 @@ class Supervisor:
                 await self._core[name].stop()
         self._say(f"Stopped in {time.monotonic() - started:.1f} s")
 
-    def _on_signals(self) -> asyncio.Event:
-        stop = asyncio.Event()
-
-        def signalled() -> None:
-            if stop.is_set():
-                self._say("Killing what is left")
-                self._scaler.kill()
-                for child in self._core.values():
-                    child.kill()
-            else:
-                stop.set()
-                self._say("Stopping: work in flight is finished, the rest stays queued (again to kill)")
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, signalled)
-        return stop
-
     def _spawn_bundle(self, service: str) -> Process:
         if service.count(".") < 2:
             raise UnknownServiceError(service)
@@ -159,7 +141,7 @@ class Supervisor:
                 self._say(f"  {name:<24} stopped")
 
     def _report(self, account: str) -> None:
-        if not self._draining:
+        if self._ready and not self._draining:  # a death at the start ends the start, which tells it
             self._say(account)
 
     def _record(self) -> None:

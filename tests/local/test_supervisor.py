@@ -1,0 +1,117 @@
+"""The supervisor with the real NATS server and demand holder; config, ingress and bundle are stand-in processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sie_broker.contract import Lane, Work
+from sie_broker.nats_broker import NatsBroker
+from sie_local.programs import Options, own_commands
+from sie_local.state import ProcessRecord, Record, StateFolder
+from sie_local.status import look
+from sie_local.supervisor import StartFailedError, Supervisor
+from tests.conftest import eventually
+
+LANE = Lane(pool="default", bundle="minilm", profile="cpu")
+STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_bundle.py")))
+
+pytestmark = pytest.mark.e2e
+
+
+class Platform:
+    """A supervisor that runs, and what it said."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+
+    def record(self) -> Record:
+        record = self.folder.read()
+        assert record is not None
+        return record
+
+    def processes(self) -> dict[str, ProcessRecord]:
+        return {process.name: process for process in self.record().processes}
+
+    def bundles(self) -> int:
+        """Ready processes of the lane, as `sie status` counts them."""
+        return look(self.folder).bundles.get("minilm.cpu.default", 0)
+
+
+Up = Callable[..., AbstractAsyncContextManager[Platform]]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Up:
+    @asynccontextmanager
+    async def run(**commands: tuple[str, ...]) -> AsyncIterator[Platform]:
+        folder = StateFolder(tmp_path / "state")
+        platform, stop = Platform(folder), asyncio.Event()
+        stand_ins = {"config": STAND_IN, "ingress": STAND_IN, "bundle": STAND_IN}
+        options = Options(state=folder.path, port=0, quiet_s=0.5, max_scale=2)
+        with folder.locked():
+            supervisor = Supervisor(options, folder, {**own_commands(), **stand_ins, **commands}, platform.said.append)
+            running = asyncio.create_task(supervisor.run(stop))
+            await eventually(lambda: running.done() or platform.record().ready if folder.read() else running.done())
+            try:
+                if not running.done():
+                    yield platform
+            finally:
+                stop.set()
+                await running
+
+    return run
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def test_it_comes_up_within_three_seconds_and_goes_without_a_trace(up: Up) -> None:
+    async with up() as platform:
+        assert sorted(platform.processes()) == ["config", "demand", "ingress", "nats"]
+        assert platform.said[-1].startswith("Ready in ")
+        assert float(platform.said[-1].split()[2]) < 3
+        assert look(platform.folder).ready
+        pids = [process.pid for process in platform.processes().values()]
+    assert all(gone(pid) for pid in pids)
+
+
+async def test_work_in_the_queue_starts_a_bundle_and_its_end_stops_it(up: Up) -> None:
+    async with up() as platform:
+        broker = NatsBroker(platform.record().nats_url, name="test")
+        await broker.connect()
+        await broker.provision([(LANE, "m")])
+        await broker.submit(Work(id="1", op="encode", lane=LANE, model="m", data=b"", time=time.time()))
+        broker.wake(LANE)
+        await eventually(lambda: platform.bundles() == 1)
+        await broker.nc.jetstream().purge_stream("WORK_default")
+        await eventually(lambda: platform.bundles() == 0 and len(platform.processes()) == 4, deadline_s=15)
+        await broker.close()
+
+
+async def test_a_killed_process_is_started_again_and_reported(up: Up) -> None:
+    async with up() as platform:
+        killed = platform.processes()["ingress"].pid
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: platform.processes()["ingress"].restarts == 1)
+        await eventually(lambda: platform.processes()["ingress"].state == "ready")
+        assert platform.processes()["ingress"].pid != killed
+        assert any(f"ingress (pid {killed}) was killed by SIGKILL" in text for text in platform.said)
+
+
+async def test_a_start_that_fails_is_told_with_the_last_words_and_leaves_nothing(up: Up) -> None:
+    words = (sys.executable, "-c", "import sys; print('no such spec'); sys.exit(1)")
+    with pytest.raises(StartFailedError, match=r"config \(pid \d+\) exited with status 1") as failed:
+        async with up(config=words):
+            pass
+    assert "  | no such spec" in str(failed.value)
