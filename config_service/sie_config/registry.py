@@ -47,15 +47,19 @@ class Registry:
         return sorted(self._specs.values(), key=lambda spec: spec.id)
 
     def resolve(self, model: str) -> ModelSpec:
-        """The spec of ``model``.
+        """The spec of ``model``; without its organisation too, when that names one model alone.
 
         Raises:
             ModelNotFoundError: no such model; carries up to three near names.
         """
-        spec = self._specs.get(model.lower())
-        if spec is None:
-            raise self._not_found(model)
-        return spec
+        name = model.lower()
+        if (spec := self._specs.get(name)) is not None:
+            return spec
+        if "/" not in name:
+            short = [spec for known, spec in self._specs.items() if known.rsplit("/", 1)[-1] == name]
+            if len(short) == 1:
+                return short[0]
+        raise self._not_found(model)
 
     def _not_found(self, model: str) -> ModelNotFoundError:
         wanted = model.lower()

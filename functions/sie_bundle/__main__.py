@@ -1,0 +1,48 @@
+"""``python -m sie_bundle``: a bundle function's process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+
+from sie_broker import process
+from sie_broker.nats_broker import NatsBroker
+from sie_bundle.bundle import Bundle, Warming
+from sie_bundle.settings import Settings
+from sie_config import mirror
+from sie_config.registry import Registry
+from sie_sdk import settings
+
+
+async def main() -> None:
+    """Start, pull, drain on SIGTERM."""
+    warming = Warming()
+    setting = settings.read(Settings)
+    stop = process.stop_signal()
+    broker = NatsBroker(setting.nats_url, name=f"bundle-{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
+    await process.connect(broker)
+    registry = Registry()
+    await mirror.snapshot(broker.config, registry)
+    bundle = Bundle(broker, registry, setting)
+    async with process.serving(bundle.door.app(), setting.host, process.port()):
+        following = asyncio.create_task(mirror.follow(broker.config, registry, bundle.worker.update_pulls))
+        starting = asyncio.create_task(bundle.start(warming))
+        await _first(starting, stop)
+        await stop.wait()
+        following.cancel()
+        await bundle.drain()
+    await broker.close()
+
+
+async def _first(starting: asyncio.Task[None], stop: asyncio.Event) -> None:
+    """Wait until started, or told to stop before that; a failed start ends the process."""
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        starting.result()
+
+
+if __name__ == "__main__":
+    process.run("bundle", main)

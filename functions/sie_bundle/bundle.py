@@ -1,0 +1,115 @@
+"""One bundle, put together: engine, worker, presence and door. The same in a process of its own and in ``sie serve``.
+
+Owns the life of a worker: warm the engine while everything else starts, pull at once, ready when the engine is up,
+drain with a deadline. Not here: the process (``__main__``), the broker it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from sie_broker.contract import Broker, Lane
+from sie_bundle.door import Door
+from sie_bundle.encode import Encode
+from sie_bundle.executor import Executor
+from sie_bundle.presence import Presence
+from sie_bundle.residency import Residency
+from sie_bundle.settings import Settings
+from sie_bundle.worker import Worker
+from sie_config.registry import Registry
+
+log = logging.getLogger("sie.bundle")
+
+ENGINE = "sie_bundle.model"
+"""The module whose import brings torch in; a second of every cold start."""
+
+
+class Warming(threading.Thread):
+    """Imports the engine beside the rest of the start-up. Started first, because it takes longest."""
+
+    def __init__(self) -> None:
+        super().__init__(name="warm-engine", daemon=True)
+        self.failure: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            importlib.import_module(ENGINE)
+        except Exception as error:
+            self.failure = error
+
+    async def done(self) -> None:
+        """Return when the engine is there; raise what its import raised."""
+        await asyncio.to_thread(self.join)
+        if self.failure is not None:
+            raise self.failure
+
+
+class Bundle:
+    """A worker for one lane. Its broker is connected and its registry filled."""
+
+    def __init__(self, broker: Broker, registry: Registry, settings: Settings) -> None:
+        self._settings = settings
+        lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
+        self.executor = Executor(max_batch_tokens=settings.batch_tokens, threads=settings.threads or None)
+        self.residency = Residency(
+            weights_dir=Path(settings.weights_dir) if settings.weights_dir else None,
+            cache_dir=Path(settings.cache_dir),
+            max_bytes=settings.model_bytes,
+            loaded=self._model_loaded,
+        )
+        self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
+        # Tokenizing and serialising; the forward pass has a thread of its own.
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="text")
+        encode = Encode(registry, self.residency, self.executor, self._threads)
+        self.worker = Worker(
+            broker,
+            registry,
+            lane,
+            self.presence.worker,
+            operations={"encode": encode},
+            holds=lambda model: model in self.residency.resident(),
+            max_in_hand=settings.max_in_hand,
+        )
+        self.door = Door(self.presence, registry, self.worker.run)
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self, warming: Warming) -> None:
+        """Pull at once, so that the first request's weights and tokenizer load while torch is imported."""
+        self._run(self.presence.beat())
+        self.worker.update_pulls()
+        self.presence.milestone("pulling")
+        await warming.done()
+        self.presence.milestone("engine")
+        self.presence.became("ready")
+        log.info("ready: %s", self.presence.startup)
+
+    async def drain(self) -> None:
+        """End the demand sessions, stop pulling, finish what is in hand, say goodbye."""
+        self.presence.became("draining")
+        self.door.draining.set()
+        await self.worker.drain(self._settings.drain_s)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.presence.goodbye()
+        await asyncio.to_thread(self.executor.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.append(asyncio.create_task(work))
+
+    def _model_loaded(self, model: str) -> None:
+        self.presence.milestone("first model")
+        self.presence.changed()
+
+    def _counts(self) -> tuple[tuple[str, ...], int, int, int]:
+        worker = self.worker
+        return self.residency.resident(), worker.room.taken, worker.completed, self.executor.texts_computed

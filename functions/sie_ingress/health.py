@@ -1,0 +1,51 @@
+"""``GET /health``: the workers as the ingress sees them, in the shape of the wire protocol (section 1.7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sie_broker.contract import WorkerState
+from sie_ingress import answer
+from sie_ingress.lanes import Lanes
+
+
+class Health:
+    """The health route."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+
+    async def __call__(self, request: Request) -> Response:
+        workers = self._lanes.workers()
+        return answer.json(
+            {
+                "status": "healthy",
+                "type": "gateway",
+                "cluster": {
+                    "worker_count": len(workers),
+                    "models_loaded": len({model for worker in workers for model in worker.models}),
+                },
+                "workers": [row(worker) for worker in workers],
+            }
+        )
+
+
+def row(worker: WorkerState) -> dict[str, Any]:
+    """One worker; ``startup`` is seconds from the decision to start it to each milestone."""
+    return {
+        "name": worker.worker,
+        "gpu": worker.lane.profile,
+        "pool": worker.lane.pool,
+        "bundle": worker.lane.bundle,
+        "healthy": worker.state == "ready",
+        "state": worker.state,
+        "loaded_models": list(worker.models),
+        "queue_depth": worker.in_flight,
+        "completed": worker.completed,
+        "texts_computed": worker.forwards,
+        "memory_used_bytes": worker.memory_bytes,
+        "startup": worker.startup,
+    }
