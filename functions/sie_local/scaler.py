@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import httpx
@@ -183,28 +183,24 @@ class Scaler:
                 await _answer(send, 502, b"the process went away")
 
 
-class _Server(uvicorn.Server):
-    """uvicorn as a guest: signals stay with the process it runs in."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextlib.asynccontextmanager
 async def listening(scaler: Scaler) -> AsyncIterator[int]:
     """Serve on a free loopback port while the context is open; yields the port."""
     config = uvicorn.Config(
-        scaler, loop="none", lifespan="off", ws="none", log_config=None, access_log=False, timeout_keep_alive=75
+        scaler, lifespan="off", ws="none", log_config=None, access_log=False, date_header=False, timeout_keep_alive=75
     )
-    server = _Server(config)
+    server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        # The steps of `Server.serve()` but for its signal handlers, which belong to the process, and its loop, which
+        # ticks ten times a second for a date header and a request limit that are not used here.
+        config.load()
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[listener])
         try:
             yield listener.getsockname()[1]
         finally:
-            server.should_exit = server.force_exit = True  # what is still open here has nobody to answer it
-            await serving
+            server.force_exit = True  # what is still open here has nobody to answer it
+            await server.shutdown(sockets=[listener])
 
 
 async def _body(receive: Receive) -> bytes:
