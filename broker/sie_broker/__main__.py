@@ -1,60 +1,39 @@
-"""``python -m sie_broker``: the demand holder as a process. SIGTERM or SIGINT closes the sessions and ends it with 0.
-
-It listens on no port: it is up once its log says "holding demand".
-"""
+"""``python -m sie_broker``: the demand holder's process. It has no port: it is up once it says "holding demand"."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import signal
-import sys
 
+from sie_broker import process
 from sie_broker.demand import Policy
 from sie_broker.holder import Holder
 from sie_broker.nats_broker import NatsBroker
 from sie_broker.sessions import Sessions
 from sie_broker.settings import Settings
 from sie_sdk import settings
-from sie_sdk.errors import SIEError
 
 log = logging.getLogger("sie.broker")
 
 
-async def run(config: Settings) -> None:
-    """Hold demand until this task is cancelled."""
-    broker = NatsBroker(config.nats_url, name="demand")
-    await broker.connect()
-    try:
-        async with Sessions(config.demand_url, config.session_s) as sessions:
-            policy = Policy(config.max_scale, config.quiet_s, config.objective_s, config.pod_rate)
-            log.info("holding demand at %s", config.demand_url)
-            await Holder(broker, sessions, policy, config.look_s).run()
-    finally:
-        await broker.close()
-
-
-async def until_signalled(config: Settings) -> None:
-    """`run` until SIGTERM or SIGINT."""
-    running = asyncio.ensure_future(run(config))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-
-
-def main() -> int:
-    """The process; returns its exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
-    try:
-        asyncio.run(until_signalled(settings.read(Settings)))
-    except SIEError as error:
-        log.error("%s", error)
-        return 1
-    return 0
+async def main() -> None:
+    """Hold demand until SIGTERM, then close the sessions."""
+    setting = settings.read(Settings)
+    stop = process.stop_signal()
+    broker = NatsBroker(setting.nats_url, name="demand")
+    await process.connect(broker)
+    async with Sessions(setting.demand_url, setting.session_s) as sessions:
+        policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
+        holding = asyncio.create_task(Holder(broker, sessions, policy, setting.look_s).run())
+        stopping = asyncio.create_task(stop.wait())
+        log.info("holding demand at %s", setting.demand_url)
+        await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if holding.done():
+            holding.result()
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+    await broker.close()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process.run("demand", main)

@@ -89,7 +89,8 @@ def status(state: Path | None, as_json: bool) -> None:
 def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
     """Start `sie up` in the background and wait until it is ready; returns its URL."""
     options = [word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    folder.logs.mkdir(parents=True, exist_ok=True)
+    with folder.locked():
+        pass  # the usual error if one is up already, before its log is overwritten
     with (folder.logs / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "sie_local", "up", "--state", str(folder.path), *options],
@@ -104,7 +105,8 @@ def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
         if record is not None and record.pid == process.pid and record.ready:
             return record.url
         if process.poll() is not None:
-            raise click.ClickException((folder.logs / "up.log").read_text().strip().removeprefix("Error: "))
+            said = f"\n{(folder.logs / 'up.log').read_text().strip()}"
+            raise click.ClickException(said.partition("\nError: ")[2] or said.strip())
         time.sleep(0.05)
     process.terminate()
     raise click.ClickException(f"It was not ready after {DETACHED_S:.0f} s; see {folder.logs}.")

@@ -64,6 +64,9 @@ class Supervisor:
                     self._record()
                     self._say(f"Ready in {time.time() - self._started:.1f} s: {self._programs.url}")
                     await stop.wait()
+            except StartFailedError:
+                self.kill()  # nothing is in flight yet
+                raise
             finally:
                 await self._drain()
 
