@@ -1,0 +1,121 @@
+"""``sie up`` as its user sees it: real processes, the command line, its errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+Sie = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def sie(tmp_path: Path) -> Iterator[Sie]:
+    """Runs ``sie <words>`` on a state folder of its own; stops what it left up."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"SIE_STATE_DIR": str(tmp_path / "state")}
+        command = [sys.executable, "-m", "sie_local", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    yield run
+    run("down")
+
+
+@pytest.fixture
+def url(sie: Sie) -> str:
+    """The URL of a platform that is up."""
+    started = time.monotonic()
+    done = sie("up", "--detach", "--port", "0")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 6, "too slow even for a busy machine"
+    return done.stdout.strip()
+
+
+def pids(sie: Sie) -> dict[str, int]:
+    return {each["name"]: each["pid"] for each in json.loads(sie("status", "--json").stdout)["processes"]}
+
+
+def wait_until(holds: Callable[[], bool], deadline_s: float = 15.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not holds():
+        assert time.monotonic() < end, f"not within {deadline_s} s"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_it_accepts_requests_reports_itself_small_and_leaves_nothing(sie: Sie, url: str) -> None:
+    assert httpx.get(f"{url}/readyz").status_code == 200
+    status = json.loads(sie("status", "--json").stdout)
+    assert status["ready"] is True
+    assert status["url"] == url
+    assert sum(each["memory_bytes"] for each in status["processes"]) < 300e6
+    assert "accepts requests" in sie("status").stdout
+    running = pids(sie)
+    assert sorted(running) == ["config", "demand", "ingress", "nats", "supervisor"]
+    assert sie("down").returncode == 0
+    wait_until(lambda: all(gone(pid) for pid in running.values()))
+    down = sie("status")
+    assert (down.returncode, "Nothing is up" in down.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_second_up_on_the_same_folder_is_told_who_runs(sie: Sie, url: str, detach: tuple[str, ...]) -> None:
+    second = sie("up", "--port", "0", *detach)
+    assert second.returncode != 0
+    assert "already up on" in second.stderr
+    assert url in second.stderr
+    assert str(pids(sie)["supervisor"]) in second.stderr
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_taken_port_is_one_clear_line(sie: Sie, detach: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = sie("up", "--port", str(port), *detach)
+    assert refused.returncode != 0
+    assert f"Port {port} is taken" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert sie("status").returncode == 1
+
+
+def test_a_model_that_does_not_exist_stops_the_start_with_the_reason(sie: Sie) -> None:
+    refused = sie("up", "--port", "0", "--models", "no/such-model")
+    assert refused.returncode == 1
+    assert "no/such-model" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["ingress", "config", "demand", "nats"])
+def test_a_killed_process_comes_back(sie: Sie, url: str, name: str) -> None:
+    killed = pids(sie)[name]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: pids(sie).get(name, killed) != killed)
+    wait_until(lambda: sie("status").returncode == 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
+def test_a_killed_supervisor_leaves_nothing_and_the_next_one_starts(sie: Sie, url: str) -> None:
+    running = pids(sie)
+    os.kill(running["supervisor"], signal.SIGKILL)
+    wait_until(lambda: all(gone(pid) for name, pid in running.items() if name != "supervisor"))
+    again = sie("up", "--detach", "--port", "0")
+    assert again.returncode == 0, again.stderr
+
+
+def test_down_with_nothing_up_says_so(sie: Sie) -> None:
+    done = sie("down")
+    assert (done.returncode, "Nothing is up" in done.stdout) == (0, True)
