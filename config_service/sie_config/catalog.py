@@ -1,0 +1,59 @@
+"""The catalogue on disk: one YAML file per model, read and validated together.
+
+Owns finding the files and reporting the faults of all of them at once. What one document may say is ``model_spec``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from sie_config import model_spec
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry
+from sie_sdk.errors import ConfigurationError
+
+PACKAGED = Path(__file__).parent / "models"
+
+
+def load(folder: Path = PACKAGED) -> dict[str, ModelSpec]:
+    """Every spec of a folder, by id.
+
+    Raises:
+        ConfigurationError: lists the faults of all files, or says that the folder holds no spec.
+    """
+    specs: dict[str, ModelSpec] = {}
+    faults: list[str] = []
+    files = sorted(path for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
+    for path in files:
+        try:
+            spec = model_spec.parse(yaml.safe_load(path.read_text()), origin=path.name)
+        except yaml.YAMLError as error:
+            faults.append(f"{path.name} is not YAML: {str(error).splitlines()[0]}.")
+        except ConfigurationError as error:
+            faults.append(error.message)
+        else:
+            if spec.id in specs:
+                faults.append(f"{path.name} defines {spec.id} a second time.")
+            specs[spec.id] = spec
+    if not files:
+        faults.append(f"There is no model spec (*.yaml) in {folder}.")
+    if faults:
+        raise ConfigurationError(" ".join(faults), field="models", faults=faults)
+    return specs
+
+
+def select(models: str) -> list[ModelSpec]:
+    """What ``--models`` and ``SIE_MODELS`` mean: ids separated by commas, a folder of specs, or all when empty.
+
+    Raises:
+        ConfigurationError: a fault in the folder.
+        ModelNotFoundError: an id the catalogue does not have.
+    """
+    if not models.strip():
+        return list(load().values())
+    if Path(models).is_dir():
+        return list(load(Path(models)).values())
+    registry = Registry(load().values())
+    return [registry.resolve(name.strip()) for name in models.split(",") if name.strip()]
