@@ -97,7 +97,8 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
-                await asyncio.wait_for(process.wait(), self.program.grace_s)
+                async with asyncio.timeout(self.program.grace_s):
+                    await process.wait()
             except TimeoutError:
                 self.kill()
                 await process.wait()

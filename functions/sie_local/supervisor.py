@@ -48,6 +48,7 @@ class Supervisor:
         self._demand_url = ""
         self._ready = False
         self._draining = False
+        self._last_words = ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, drain.
@@ -144,8 +145,11 @@ class Supervisor:
                 self._say(f"  {name:<24} stopped")
 
     def _report(self, account: str) -> None:
-        if self._ready and not self._draining:  # a death at the start ends the start, which tells it
-            self._say(account)
+        if not self._ready or self._draining:
+            return  # a death at the start ends the start, which tells it; one in the drain is wanted
+        head, _, words = account.partition("\n")
+        self._say(f"{head}, as before" if words == self._last_words else account)
+        self._last_words = words
 
     def _record(self) -> None:
         services = {name: service for name, (service, _) in self._bundles.items()}

@@ -20,10 +20,10 @@ async def test_the_process_says_that_it_holds_demand_and_ends_on_sigterm(nats_ur
     )
     try:
         assert process.stderr is not None
-        line = await asyncio.wait_for(process.stderr.readline(), 20)
-        assert b"holding demand" in line
-        process.terminate()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        async with asyncio.timeout(20):
+            assert b"holding demand" in await process.stderr.readline()
+            process.terminate()
+            assert await process.wait() == 0
     finally:
         if process.returncode is None:
             process.kill()
@@ -39,7 +39,8 @@ async def test_a_wrong_setting_stops_the_start_with_one_line() -> None:
         env=os.environ | {"SIE_MAX_SCALE": "none"},
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await asyncio.wait_for(process.communicate(), 20)
+    async with asyncio.timeout(20):
+        _, said = await process.communicate()
     assert process.returncode == 1
     assert len(said.decode().splitlines()) == 1
     assert "SIE_MAX_SCALE" in said.decode()

@@ -103,7 +103,8 @@ async def test_a_child_that_ignores_sigterm_is_killed_after_its_grace(start: Sta
     stubborn = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
     child = start(command=(sys.executable, "-c", stubborn), grace_s=0.2)
     await child.until_ready()
-    await asyncio.wait_for(child.stop(), 5)
+    async with asyncio.timeout(5):
+        await child.stop()
     assert not alive(child.pid)
 
 
@@ -142,7 +143,8 @@ async def test_a_killed_supervisor_leaves_no_child_behind(tmp_path: Path) -> Non
         sys.executable, "-c", supervisor, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    pid = int(await asyncio.wait_for(process.stdout.readline(), 20))
+    async with asyncio.timeout(20):
+        pid = int(await process.stdout.readline())
     assert alive(pid)
     process.kill()
     await process.wait()

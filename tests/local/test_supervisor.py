@@ -115,3 +115,14 @@ async def test_a_start_that_fails_is_told_with_the_last_words_and_leaves_nothing
         async with up(config=words):
             pass
     assert "  | no such spec" in str(failed.value)
+
+
+async def test_a_bundle_that_keeps_dying_is_told_in_full_once(up: Up) -> None:
+    words = (sys.executable, "-c", "print('no such model'); raise SystemExit(1)")
+    async with up(bundle=words) as platform:
+        broker = NatsBroker(platform.record().nats_url, name="test")
+        await broker.connect()
+        broker.wake(LANE)
+        await eventually(lambda: any(text.endswith(", as before") for text in platform.said))
+        assert sum("no such model" in text for text in platform.said) == 1
+        await broker.close()
