@@ -13,6 +13,7 @@ from concurrent.futures import Executor as Threads
 from sie_broker.contract import Work
 from sie_bundle.executor import Executor
 from sie_bundle.residency import Residency
+from sie_bundle.tokenization import Overflow
 from sie_config.model_spec import Dense
 from sie_config.registry import Registry
 from sie_sdk import wire
@@ -76,7 +77,7 @@ def prompted(request: EncodeRequest, dense: Dense) -> list[str]:
     return [prompt + (item.text or "") for item in request.items]
 
 
-def overflow_policy(request: EncodeRequest) -> str:
+def overflow_policy(request: EncodeRequest) -> Overflow:
     """What to do with a text over the model's token limit: ``truncate_text`` (the default) or ``error``."""
     policy = (request.params.options or {}).get("overflow_policy", "default")
     if policy not in OVERFLOW_POLICIES:

@@ -1,0 +1,62 @@
+# Everything a person or CI does, one word each. Nothing but Python 3.11+ with venv is needed beforehand.
+#   make run            set up, start, send one request from zero, keep serving (PORT=9000, ONCE=1)
+#   make test           set up and pass every test (ARGS="-k ingress" for some)
+#   make check          lint, format and types
+#   make bench          the measured tables of bench/
+#   make build          the wheel
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+PORT   ?= 8080
+BIN    := $(VENV)/bin
+MODEL  := sentence-transformers/all-MiniLM-L6-v2
+
+# torch from PyPI brings several GB of CUDA packages. Without an NVIDIA driver its CPU index is used where it is reached;
+# TORCH_INDEX= (empty) or TORCH_INDEX=URL overrides.
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?= $(shell command -v nvidia-smi >/dev/null 2>&1 || \
+  curl -sfI --max-time 3 $(CPU_INDEX)/torch/ >/dev/null 2>&1 && echo $(CPU_INDEX))
+PIP := $(BIN)/python -m pip install -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: install run test check format bench build clean
+.DELETE_ON_ERROR:
+
+install: $(VENV)/.local
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing sie-knative into $(VENV) (torch is about 200 MB) ..."
+	$(PIP) -e '.[local]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.local
+	$(PIP) -e '.[local,dev]'
+	@touch $@
+
+run: $(VENV)/.local
+	@$(BIN)/sie fetch $(MODEL)
+	@$(BIN)/sie tour --port $(PORT) $(if $(ONCE),--once) $(if $(STATE),--state $(STATE))
+
+test: $(VENV)/.dev
+	@$(BIN)/sie fetch $(MODEL)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	@$(BIN)/sie fetch $(MODEL)
+	$(BIN)/python -m bench $(ARGS)
+
+build: $(VENV)/.dev
+	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache

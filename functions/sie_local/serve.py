@@ -1,0 +1,63 @@
+"""``sie serve``: the whole system in one process, on the in-memory broker. No NATS, nothing scales, nothing survives.
+
+Owns the wiring and its command; every part is the one that runs in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import click
+import msgspec
+
+from sie_broker import process
+from sie_broker.memory import MemoryBroker
+from sie_bundle.bundle import Bundle, Warming
+from sie_bundle.settings import Settings as BundleSettings
+from sie_config import catalog
+from sie_config.registry import Registry, lane_of
+from sie_ingress.app import Readiness, app
+from sie_ingress.lanes import Lanes
+from sie_ingress.settings import Settings as IngressSettings
+from sie_sdk import settings
+
+log = logging.getLogger("sie.serve")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8080, show_default=True, help="The port to listen on.")
+@click.option("--models", default="", help="Model ids separated by commas, or a folder of specs. [default: all]")
+def serve(host: str, port: int, models: str) -> None:
+    """Serve the catalogue from one process, without NATS.
+
+    \b
+    sie serve
+    sie serve --port 9000 --models sentence-transformers/all-MiniLM-L6-v2
+    """
+    process.run("serve", lambda: main(host, port, models))
+
+
+async def main(host: str, port: int, models: str) -> None:
+    """Start, serve, drain on SIGTERM."""
+    warming = Warming()
+    stop = process.stop_signal()
+    ingress, bundle_settings = settings.read(IngressSettings), settings.read(BundleSettings)
+    registry = Registry(catalog.select(models))
+    broker = MemoryBroker()
+    lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
+    # One bundle per lane of the catalogue: here a lane is a set of queues, not a set of machines.
+    bundles = [
+        Bundle(broker, registry, msgspec.structs.replace(bundle_settings, **msgspec.structs.asdict(lane)))
+        for lane in sorted({lane_of(spec) for spec in registry.specs()})
+    ]
+    following = asyncio.create_task(lanes.follow())
+    async with process.serving(app(broker, registry, lanes, ingress, readiness), host, port):
+        await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
+        readiness.ready = True
+        log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)
+        await stop.wait()
+        readiness.ready = False
+        await asyncio.gather(*(bundle.drain() for bundle in bundles))
+    following.cancel()

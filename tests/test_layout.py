@@ -1,0 +1,79 @@
+"""The house keeps its shape: imports point one way, torch stays in one room, files stay small, names say something."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("sdk", "broker", "config_service", "functions")
+# Lower floors first; a package imports itself and what is below it. The two functions do not know each other.
+MAY_IMPORT = {
+    "sie_sdk": set[str](),
+    "sie_broker": {"sie_sdk"},
+    "sie_config": {"sie_sdk", "sie_broker"},
+    "sie_ingress": {"sie_sdk", "sie_broker", "sie_config"},
+    "sie_bundle": {"sie_sdk", "sie_broker", "sie_config"},
+    "sie_local": {"sie_sdk", "sie_broker", "sie_config", "sie_ingress", "sie_bundle"},
+}
+EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers", "handler", "handlers"}
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+ALL = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def package(path: Path) -> str:
+    return path.relative_to(ROOT).parts[1]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path: Path) -> None:
+    own = package(path)
+    for module in imported(path):
+        top = module.split(".")[0]
+        if top in MAY_IMPORT:
+            assert top == own or top in MAY_IMPORT[own], f"{own} must not import {module}"
+        if top == "torch":
+            assert own == "sie_bundle", "torch is imported only under sie_bundle"
+        assert top != "transformers", "the serving path never imports transformers"
+
+
+def test_the_sdk_needs_neither_torch_nor_nats() -> None:
+    heavy = {"torch", "nats", "starlette", "uvicorn", "cloudevents", "yaml"}
+    for path in SOURCES:
+        if package(path) == "sie_sdk":
+            assert heavy.isdisjoint(module.split(".")[0] for module in imported(path)), path
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_small_named_and_introduced(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    assert path.stem not in EMPTY_NAMES and path.parent.name not in EMPTY_NAMES
+    if text:
+        assert ast.get_docstring(ast.parse(text)), "a module opens with what it owns"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_function_is_longer_than_a_screen(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= 70, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(ROOT)))
+def test_wait_for_is_not_used_because_it_swallows_cancellations_on_python_3_11(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr == "wait_for":
+            assert not (isinstance(node.value, ast.Name) and node.value.id == "asyncio"), f"line {node.lineno}"
