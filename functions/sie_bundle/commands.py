@@ -32,7 +32,7 @@ def fetch(models: tuple[str, ...]) -> None:
     weights_dir = Path(setting.weights_dir) if setting.weights_dir else None
     for spec in catalog.select(",".join(models) or DEFAULT_MODEL):
         found = weights.resolve(spec, weights_dir, Path(setting.cache_dir), announce)
-        console.print(f"{spec.id}: {found.folder} (from {found.origin})")
+        console.print(f"{spec.id}: {found.folder} (from {found.origin})", soft_wrap=True)
 
 
 @contextmanager

@@ -293,13 +293,15 @@ class _Errand:
                 job=job.id,
                 location=location,
             )
+        accepted_now = self.job is None
         self.job, self.location = job.id, location
         self.heard = f"job {job.id} ({job.message or job.state})"
         if "preference-applied" in reply.headers:
             # The server held the request, which was the waiting; the floor is for one that only says so.
             pause = min(pause, RETRY_AFTER_S) - (self.patience.now() - self.sent)
         yield self._report(job.state, pause if pause > 0 else None, job.message)
-        if pause > 0:
+        # The first look comes at once and asks to be held: an answer that is early is not waited past.
+        if pause > 0 and not accepted_now:
             yield self._wait(pause)
 
     def _pause_after(self, error: SIEError, state: str) -> Call[None]:

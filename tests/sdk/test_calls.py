@@ -104,14 +104,21 @@ def test_a_queued_job_is_followed_to_its_result() -> None:
 def test_only_a_server_that_did_not_hold_the_request_is_waited_for() -> None:
     world = World([accepted(3.0), accepted(held=True), accepted(5.0), DONE])
     world.run()
-    assert world.waits == [3.0, 5.0]
+    assert world.waits == [5.0]
+
+
+def test_the_first_look_at_a_job_comes_at_once_and_asks_to_be_held() -> None:
+    world = World([accepted(30.0), DONE])
+    world.run()
+    assert world.waits == []
+    assert world.sent[1].headers["Prefer"] == "wait=20"
 
 
 def test_a_server_that_claims_to_hold_but_does_not_is_asked_once_a_second_at_most() -> None:
     world = World([accepted(3.0), accepted(3.0, held=True), DONE])
     world.hold_s = 0.25
     world.run()
-    assert world.waits == [3.0, 0.75]
+    assert world.waits == [0.75]
 
 
 def test_a_look_at_a_job_carries_neither_the_key_nor_a_body_and_outlasts_its_hold() -> None:
@@ -124,9 +131,11 @@ def test_a_look_at_a_job_carries_neither_the_key_nor_a_body_and_outlasts_its_hol
 
 
 def test_the_hold_never_passes_the_deadline() -> None:
-    world = World([accepted(3.0), DONE])
+    world = World([accepted(3.0), accepted(3.0), DONE])
+    world.hold_s = 0.0
     world.run(deadline_s=10.0)
-    assert world.sent[1].headers["Prefer"] == "wait=7"
+    assert world.sent[1].headers["Prefer"] == "wait=10"
+    assert world.sent[2].headers["Prefer"] == "wait=7"
 
 
 def test_location_never_leads_to_another_host() -> None:
@@ -145,7 +154,8 @@ def test_without_location_the_jobs_route_is_used() -> None:
 def test_the_pause_comes_from_the_header_then_the_body_then_a_default() -> None:
     body = wire.job_body(JobStatus("j1", retry_after_s=4.0))
     bare = wire.job_body(JobStatus("j1"))
-    world = World([Reply(202, {"retry-after": "2"}, body), Reply(202, {}, body), Reply(202, {}, bare), DONE])
+    pauses = [Reply(202, {"retry-after": "2"}, body), Reply(202, {}, body), Reply(202, {}, bare)]
+    world = World([accepted(), *pauses, DONE])
     world.run()
     assert world.waits == [2.0, 4.0, calls.RETRY_AFTER_S]
 
@@ -197,7 +207,8 @@ def test_an_impatient_caller_gets_the_first_failure(failure: Reply | SIEError) -
 
 
 def test_the_deadline_names_the_seconds_the_reason_the_job_and_the_way_out() -> None:
-    world = World([accepted(9.0, message="pulling the image")])
+    world = World([accepted(), accepted(9.0, message="pulling the image")])
+    world.hold_s = 0.0
     with pytest.raises(DeadlineExceededError) as caught:
         world.run(deadline_s=5.0)
     assert world.waits == [5.0]
