@@ -80,9 +80,8 @@ class Programs:
         self._port = _port(options.host, options.port, "--port")
         self._nats_port = _port(LOOPBACK, options.nats_port, "--nats-port")
         self._config_port = free_port()
-        reached = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
-        self._reached = reached
-        self.url = f"http://{f'[{reached}]' if ':' in reached else reached}:{self._port}"
+        self._reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(options.host, options.host)
+        self.url = f"http://{f'[{self._reached}]' if ':' in self._reached else self._reached}:{self._port}"
         self.nats_url = f"nats://{LOOPBACK}:{self._nats_port}"
         self.config_url = f"http://{LOOPBACK}:{self._config_port}"
 

@@ -17,7 +17,7 @@ from sie_sdk.version import __version__
 
 
 def run(options: Options, folder: StateFolder, commands: Commands) -> None:
-    """Hold the state folder and run until SIGINT or SIGTERM, which drain; a second one kills.
+    """Hold the state folder and run until SIGINT, SIGTERM or SIGHUP, which drain; a second one kills.
 
     Raises:
         ConfigurationError: the folder is held, or a port is taken.
@@ -45,7 +45,7 @@ async def _run(options: Options, folder: StateFolder, commands: Commands, say: C
             say("Stopping: work in flight is finished, the rest stays queued (once more to kill)")
             stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
     await supervisor.run(stop)
 
