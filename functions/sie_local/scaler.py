@@ -23,6 +23,8 @@ from sie_local.child import Child
 log = logging.getLogger("sie.local.scaler")
 
 TICK_S = 0.2
+CONNECT_AGAIN_S = 0.05
+"""A process that has just died looks ready until its death is known."""
 TIMEOUT_TEXT = b"activator request timeout"
 
 Scope = MutableMapping[str, Any]
@@ -164,23 +166,57 @@ class Scaler:
         return self.services[name]
 
     async def _pass_on(self, scope: Scope, body: bytes, send: Send) -> None:
+        """Answer one request, whatever happens to the processes."""
+        answer = _Answer(send)
         name = scope["path"].strip("/")
-        started = False
         try:
-            async with asyncio.timeout(self._policy.request_timeout_s), self._service(name).admitted() as process:
-                headers = [(key, value) for key, value in scope["headers"] if key not in (b"host", b"connection")]
-                async with self._client.stream(scope["method"], process.url, headers=headers, content=body) as answer:
-                    started = True
-                    await _stream(answer, send)
+            async with asyncio.timeout(self._policy.request_timeout_s):
+                while not await self._tried(name, scope, body, answer):  # noqa: ASYNC110 - not a condition, an attempt
+                    await asyncio.sleep(CONNECT_AGAIN_S)
         except TimeoutError:
-            if not started:
-                await _answer(send, 504, TIMEOUT_TEXT)
+            await answer.instead(504, TIMEOUT_TEXT)
         except UnknownServiceError:
-            await _answer(send, 404, f"no such service: {name}".encode())
+            await answer.instead(404, f"no such service: {name}".encode())
         except httpx.HTTPError as error:
             log.info("%s: %s", name, error or type(error).__name__)
-            if not started:
-                await _answer(send, 502, b"the process went away")
+            await answer.instead(502, b"the process went away")
+
+    async def _tried(self, name: str, scope: Scope, body: bytes, answer: _Answer) -> bool:
+        """Pass a request to a ready process; False when nobody listens there any more: nothing was sent."""
+        headers = [(key, value) for key, value in scope["headers"] if key not in (b"host", b"connection")]
+        async with self._service(name).admitted() as process:
+            request = self._client.stream(scope["method"], process.url, headers=headers, content=body)
+            try:
+                async with request as got:
+                    await answer.stream(got)
+            except httpx.ConnectError:
+                return False
+        return True
+
+
+class _Answer:
+    """The answer to one request: the process's own as it comes, or ours while that has not begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun = False
+
+    async def stream(self, got: httpx.Response) -> None:
+        """Pass a process's answer on, undecoded."""
+        headers = [(key.lower(), value) for key, value in got.headers.raw if key.lower() != b"connection"]
+        self._begun = True
+        await self._send({"type": "http.response.start", "status": got.status_code, "headers": headers})
+        async for part in got.aiter_raw():
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def instead(self, status: int, text: bytes) -> None:
+        """Answer in place of the process; one whose answer has begun is cut off."""
+        if self._begun:
+            return
+        headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": text})
 
 
 @contextlib.asynccontextmanager
@@ -216,18 +252,3 @@ async def _left(receive: Receive) -> None:
     """Return when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _stream(answer: httpx.Response, send: Send) -> None:
-    """Pass an answer on as it comes, undecoded."""
-    headers = [(key.lower(), value) for key, value in answer.headers.raw if key.lower() != b"connection"]
-    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-    async for part in answer.aiter_raw():
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _answer(send: Send, status: int, text: bytes) -> None:
-    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})

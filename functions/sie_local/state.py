@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from typing import IO
 import msgspec
 
 from sie_sdk.errors import ConfigurationError
+
+
+log = logging.getLogger("sie.local")
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
@@ -81,8 +85,11 @@ class StateFolder:
     def write(self, record: Record) -> None:
         """Replace ``up.json``; a reader sees the old one or the new one."""
         draft = self._record.with_suffix(".draft")
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
-        draft.replace(self._record)
+        try:
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
+            draft.replace(self._record)
+        except OSError as error:  # the disk is full, the folder is gone: no reason to stop serving
+            log.warning("%s cannot be written: %s", self._record, error.strerror)
 
     def read(self) -> Record | None:
         """What runs on this folder now, or None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"state folder .* cannot be used"):
         StateFolder(tmp_path / "file").locked().__enter__()
+
+
+def test_a_folder_that_vanishes_does_not_stop_its_supervisor(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state")
+    with folder.locked():
+        shutil.rmtree(folder.path)
+        folder.write(RECORD)
 
 
 def test_the_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
