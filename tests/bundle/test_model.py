@@ -1,0 +1,117 @@
+"""Loading a model: what is checked before it counts as loaded, and what stays alone when it goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from sie_bundle.model import EncoderModel
+from sie_config.model_spec import Dense, ModelSpec, Tasks
+from sie_sdk.errors import ModelLoadFailedError
+from tests import tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_model.make(tmp_path)
+
+
+def refused(folder: Path, spec: ModelSpec | None = None) -> str:
+    with pytest.raises(ModelLoadFailedError) as caught:
+        EncoderModel.load(spec or tiny_model.spec(folder), folder)
+    return caught.value.message
+
+
+def configure(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def rename(folder: Path, prefix: str) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file({prefix + name: tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def test_a_loaded_model_gives_unit_vectors_and_knows_its_bytes(folder: Path) -> None:
+    model = EncoderModel.load(tiny_model.spec(folder), folder)
+    vectors = model.forward(model.tokenizer.tokenize(["hello world", "ship"], 32))
+    assert vectors.shape == (2, tiny_model.HIDDEN) and vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert model.bytes == sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
+
+
+@pytest.mark.parametrize("prefix", ["bert.", "model."])
+def test_weights_stored_under_a_prefix_are_found(folder: Path, prefix: str) -> None:
+    plain = EncoderModel.load(tiny_model.spec(folder), folder)
+    rename(folder, prefix)
+    prefixed = EncoderModel.load(tiny_model.spec(folder), folder)
+    rows = plain.tokenizer.tokenize(["hello"], 32)
+    assert np.array_equal(plain.forward(rows), prefixed.forward(rows))
+
+
+def test_only_the_text_with_a_broken_token_has_a_vector_that_is_not_finite(tiny: EncoderModel) -> None:
+    vectors = tiny.forward(tiny.tokenizer.tokenize(["hello", "poison ship", "world"], 32))
+    assert np.isfinite(vectors).all(axis=1).tolist() == [True, False, True]
+
+
+def test_a_model_whose_first_forward_pass_is_not_finite_does_not_load(tmp_path: Path) -> None:
+    folder = tiny_model.make(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["embeddings.LayerNorm.bias"][0] = np.nan
+    save_file(tensors, folder / "model.safetensors")
+    assert "no finite vector" in refused(folder)
+
+
+def test_dimensions_other_than_the_specs_are_refused_with_both(folder: Path) -> None:
+    spec = msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks(dense=Dense(dim=33)))
+    assert "32" in refused(folder, spec) and "33" in refused(folder, spec)
+
+
+def test_more_tokens_than_positions_are_refused(folder: Path) -> None:
+    assert "positions" in refused(folder, msgspec.structs.replace(tiny_model.spec(folder), max_sequence_length=65))
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(folder: Path) -> None:
+    configure(folder, vocab_size=10)
+    assert "tokenizer" in refused(folder)
+
+
+def test_an_unknown_family_is_refused_with_those_there_are(folder: Path) -> None:
+    assert "'mamba'" in refused(folder, msgspec.structs.replace(tiny_model.spec(folder), family="mamba"))
+
+
+def test_a_checkpoint_of_another_family_is_refused(folder: Path) -> None:
+    configure(folder, model_type="roberta")
+    assert "'roberta'" in refused(folder)
+
+
+def test_an_unknown_activation_is_refused(folder: Path) -> None:
+    configure(folder, hidden_act="gelu_new")
+    assert "'gelu_new'" in refused(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_broken_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"{")
+    assert name in refused(folder)
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["encoder.layer.1.output.dense.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    assert "encoder.layer.1.output.dense.weight" in refused(folder)
+
+
+def test_a_model_without_a_dense_task_is_refused(folder: Path) -> None:
+    assert "dense" in refused(folder, msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks()))
+
+
+def test_tensors_of_contradicting_shapes_fail_the_load_and_not_a_request(folder: Path) -> None:
+    configure(folder, num_attention_heads=5)
+    assert "first forward pass" in refused(folder)

@@ -1,0 +1,88 @@
+"""The packed encoder, its attention, its linear layers and pooling, against plain numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+
+from sie_bundle.attention import attend
+from sie_bundle.linear import Activation, plain, prepacked
+from sie_bundle.model import EncoderModel
+from sie_bundle.packing import pack
+from sie_bundle.tokenization import Row
+from sie_config.model_spec import Dense, Tasks
+from tests import tiny_model
+from tests.bundle.reference import Bert
+
+CPU = torch.device("cpu")
+
+
+def rows_of(lengths: list[int], seed: int = 0) -> list[Row]:
+    random = np.random.default_rng(seed)
+    # The first ids are special tokens; "poison" is the last of the words.
+    return [random.integers(9, 60, size=length) for length in lengths]
+
+
+@settings(max_examples=30, deadline=None)
+@given(lengths=st.lists(st.integers(1, 32), min_size=1, max_size=12))
+def test_vectors_of_any_batch_equal_plain_numpy(tiny: EncoderModel, tiny_folder: Path, lengths: list[int]) -> None:
+    rows, bert = rows_of(lengths), Bert(tiny_folder)
+    pooled = np.stack([bert.states(row).mean(axis=0) for row in rows])
+    expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    assert np.abs(tiny.forward(rows) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_pooling_takes_the_first_token_the_last_or_the_mean(
+    tiny_folder: Path, pooling: Literal["cls", "mean", "last"], normalize: bool
+) -> None:
+    dense = Dense(dim=tiny_model.HIDDEN, pooling=pooling, normalize=normalize)
+    spec = msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=Tasks(dense=dense))
+    rows, bert = rows_of([3, 7, 3]), Bert(tiny_folder)
+    states = [bert.states(row) for row in rows]
+    pooled = np.stack([{"cls": s[0], "last": s[-1], "mean": s.mean(axis=0)}[pooling] for s in states])
+    if normalize:
+        pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
+    assert np.abs(EncoderModel.load(spec, tiny_folder).forward(rows) - pooled).max() < 1e-5
+
+
+def test_packing_keeps_texts_of_equal_length_side_by_side_and_knows_their_places() -> None:
+    rows = rows_of([4, 2, 4, 1])
+    packed = pack(rows, CPU)
+    assert [(group.start, group.texts, group.length) for group in packed.groups] == [(0, 1, 1), (1, 1, 2), (3, 2, 4)]
+    assert packed.places.tolist() == [2, 1, 3, 0]
+    assert packed.ids.tolist() == [int(token) for i in (3, 1, 0, 2) for token in rows[i]]
+    assert packed.positions.tolist() == [0, 0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_grouped_attention_equals_one_call_per_text() -> None:
+    packed = pack(rows_of([5, 3, 5, 1, 3]), CPU)
+    q, k, v = torch.randn(3, len(packed.ids), 4, 8, generator=torch.Generator().manual_seed(0))
+    expected, start = [], 0
+    for group in packed.groups:
+        for _ in range(group.texts):
+            text = slice(start, start := start + group.length)
+            one = scaled_dot_product_attention(*(each[text].transpose(0, 1)[None] for each in (q, k, v)))
+            expected.append(one[0].transpose(0, 1))
+    assert torch.allclose(attend(q, k, v, packed.groups), torch.cat(expected), atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize("activation", ["none", "gelu", "relu"])
+def test_prepacked_linear_layers_equal_plain_ones(activation: Activation) -> None:
+    with torch.inference_mode():
+        random = torch.Generator().manual_seed(0)
+        weight, bias = torch.randn(48, 32, generator=random) / 6, torch.randn(48, generator=random)
+        for rows in (1, 5, 300):
+            x = torch.randn(rows, 32, generator=random)
+            difference = prepacked(weight, bias, activation)(x) - plain(weight, bias, activation)(x)
+            assert difference.abs().max() < 1e-5

@@ -1,0 +1,84 @@
+"""Tokenization: special tokens, both overflow policies, strange texts, threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import models
+
+from sie_bundle.model import EncoderModel
+from sie_bundle.tokenization import Tokenizer
+from sie_sdk.errors import InputTooLongError, InvalidInputError
+
+CLS, SEP, HELLO, WORLD = 2, 3, 4, 5
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_folder: Path) -> Tokenizer:
+    return Tokenizer.load(tiny_folder)
+
+
+def lists(tokenizer: Tokenizer, texts: list[str], max_length: int = 32) -> list[list[int]]:
+    return [row.tolist() for row in tokenizer.tokenize(texts, max_length)]
+
+
+def test_rows_hold_special_tokens_and_no_padding(tokenizer: Tokenizer) -> None:
+    assert lists(tokenizer, ["hello world", ""]) == [[CLS, HELLO, WORLD, SEP], [CLS, SEP]]
+    assert tokenizer.tokenize(["hello"], 32)[0].dtype == np.int64
+
+
+def test_truncation_keeps_the_beginning_and_the_closing_token(tokenizer: Tokenizer) -> None:
+    assert lists(tokenizer, ["hello world world world"], 4) == [[CLS, HELLO, WORLD, SEP]]
+
+
+def test_a_text_of_exactly_the_limit_is_left_whole(tokenizer: Tokenizer) -> None:
+    assert tokenizer.tokenize(["hello world"], 4, "error")[0].tolist() == [CLS, HELLO, WORLD, SEP]
+
+
+def test_the_error_policy_names_the_item_and_the_limit(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InputTooLongError) as caught:
+        tokenizer.tokenize(["hello", "hello world world"], 4, "error")
+    assert caught.value.field == "items[1].text"
+    assert caught.value.limit == 4
+    assert "5 tokens" in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["\0", "a\0b", "🚀👩‍👩‍👧", "مرحبا", " " * 100, "x" * 10_000, "[SEP]"])
+def test_strange_texts_are_tokenized(tokenizer: Tokenizer, text: str) -> None:
+    (row,) = tokenizer.tokenize([text], 32)
+    assert row[0] == CLS and row[-1] == SEP and len(row) <= 32
+
+
+def test_an_unpaired_surrogate_is_refused_and_named(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        tokenizer.tokenize(["fine", "\ud800"], 32)
+    assert caught.value.field == "items[1].text"
+
+
+def test_a_text_without_any_token_is_refused_and_named() -> None:
+    bare = Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    with pytest.raises(InvalidInputError) as caught:
+        bare.tokenize(["a", ""], 4)
+    assert caught.value.field == "items[1].text"
+
+
+@given(st.lists(st.text(), min_size=1, max_size=8))
+def test_a_text_has_the_same_tokens_in_any_company(tokenizer: Tokenizer, texts: list[str]) -> None:
+    assert lists(tokenizer, texts) == [lists(tokenizer, [text])[0] for text in texts]
+
+
+def test_threads_may_share_a_tokenizer(tokenizer: Tokenizer) -> None:
+    lengths = [4, 6, 8, 32] * 50
+    with ThreadPoolExecutor(4) as threads:
+        rows = threads.map(lambda length: tokenizer.tokenize(["hello " * 100], length)[0], lengths)
+    assert [len(row) for row in rows] == lengths
+
+
+def test_a_model_carries_its_tokenizer(tiny: EncoderModel) -> None:
+    assert tiny.tokenizer.vocabulary == 61

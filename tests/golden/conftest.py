@@ -1,0 +1,21 @@
+"""The real MiniLM, fetched once into the user's own cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sie_bundle import weights
+from sie_bundle.model import EncoderModel
+from sie_bundle.settings import Settings
+from sie_config import catalog
+from sie_sdk import settings
+
+
+@pytest.fixture(scope="session")
+def minilm() -> EncoderModel:
+    spec = catalog.load()["sentence-transformers/all-MiniLM-L6-v2"]
+    setting = settings.read(Settings)
+    weights_dir = Path(setting.weights_dir) if setting.weights_dir else None
+    return EncoderModel.load(spec, weights.resolve(spec, weights_dir, Path(setting.cache_dir)).folder)
