@@ -55,7 +55,7 @@ class Service:
         self._policy = policy
         self._ticking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], Child] = {}
 
     @contextlib.asynccontextmanager
     async def admitted(self) -> AsyncIterator[Process]:
@@ -82,9 +82,9 @@ class Service:
         await asyncio.gather(*self._leaving)
 
     def kill(self) -> None:
-        """SIGKILL all processes."""
-        for process in self.processes:
-            process.child.kill()
+        """SIGKILL all processes, also those that are draining."""
+        for child in (*self._leaving.values(), *(process.child for process in self.processes)):
+            child.kill()
 
     def changed(self) -> None:
         """A process became ready or died: requests that wait look again."""
@@ -117,8 +117,8 @@ class Service:
 
     def _leave(self, process: Process) -> None:
         stopping = asyncio.create_task(process.child.stop())
-        self._leaving.add(stopping)
-        stopping.add_done_callback(self._leaving.discard)
+        self._leaving[stopping] = process.child
+        stopping.add_done_callback(self._leaving.pop)
 
 
 class Scaler:
@@ -140,6 +140,8 @@ class Scaler:
         leaving = asyncio.create_task(_left(receive))
         try:
             await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
         finally:
             for task in (passing, leaving):
                 task.cancel()

@@ -19,7 +19,6 @@ import msgspec
 
 from sie_sdk.errors import ConfigurationError
 
-
 log = logging.getLogger("sie.local")
 
 

@@ -1,7 +1,7 @@
 """A stand-in for a bundle, started as a process by these tests: readiness, demand sessions, drain; no model.
 
 ``python stand_in_bundle.py``: listens on 127.0.0.1:$PORT. ``START_S`` delays readiness,
-``CRASH=1`` makes it die instead.
+``CRASH=1`` makes it die instead, ``IGNORE_SIGTERM=1`` makes it stay.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ async def main() -> None:
     if os.environ.get("CRASH"):
         log.info("first words\nlast words")
         sys.exit(3)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, draining.set)
+    drain = (lambda: None) if os.environ.get("IGNORE_SIGTERM") else draining.set
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drain)
     server = await asyncio.start_server(accept, "127.0.0.1", int(os.environ["PORT"]))
     log.info("up")
     await draining.wait()

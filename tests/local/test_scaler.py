@@ -178,6 +178,17 @@ async def test_a_killed_process_breaks_its_sessions_and_serves_again(serve: Serv
         assert len(local.started) == 1
 
 
+async def test_killing_does_not_wait_for_a_drain(serve: Serve, client: httpx.AsyncClient) -> None:
+    async with serve(IGNORE_SIGTERM="1") as local:
+        await client.post(local.url())
+        closing = asyncio.create_task(local.scaler.close())
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        local.scaler.kill()
+        await closing
+        assert time.monotonic() - started < 5
+
+
 async def test_a_name_that_is_no_service_is_answered_404(serve: Serve, client: httpx.AsyncClient) -> None:
     async with serve() as local:
         assert (await client.post(local.url("nonsense"))).status_code == 404
