@@ -17,19 +17,40 @@ from sie_sdk.errors import ConfigurationError
 PACKAGED = Path(__file__).parent / "models"
 
 
-def load(folder: Path = PACKAGED) -> dict[str, ModelSpec]:
-    """Every spec of a folder, by id.
+def load(folder: Path | None = None) -> dict[str, ModelSpec]:
+    """The packaged catalogue, by id. Specs of ``folder`` are added; one with the id of a packaged one replaces it.
 
     Raises:
-        ConfigurationError: lists the faults of all files, or says that the folder holds no spec.
+        ConfigurationError: lists the faults of all files of both, or says that the folder holds no spec.
+    """
+    return read(PACKAGED) if folder is None else read(PACKAGED, folder)
+
+
+def read(*folders: Path) -> dict[str, ModelSpec]:
+    """Every spec of the folders, by id; a later folder's replaces an earlier one's.
+
+    Raises:
+        ConfigurationError: lists the faults of all files, or says that a folder holds no spec.
     """
     specs: dict[str, ModelSpec] = {}
     faults: list[str] = []
+    for folder in folders:
+        specs |= _folder(folder, faults)
+    if faults:
+        raise ConfigurationError(" ".join(faults), field="models", faults=faults)
+    return specs
+
+
+def _folder(folder: Path, faults: list[str]) -> dict[str, ModelSpec]:
+    """The specs of one folder; what is wrong with its files is added to ``faults``."""
+    specs: dict[str, ModelSpec] = {}
     files = sorted(path for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
+    if not files:
+        faults.append(f"There is no model spec (*.yaml) in {folder}.")
     for path in files:
         try:
-            spec = model_spec.parse(yaml.safe_load(path.read_text()), origin=path.name)
-        except yaml.YAMLError as error:
+            spec = model_spec.parse(yaml.safe_load(path.read_text(encoding="utf-8")), origin=path.name)
+        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
             faults.append(f"{path.name} is not YAML: {str(error).splitlines()[0]}.")
         except ConfigurationError as error:
             faults.append(error.message)
@@ -37,10 +58,6 @@ def load(folder: Path = PACKAGED) -> dict[str, ModelSpec]:
             if spec.id in specs:
                 faults.append(f"{path.name} defines {spec.id} a second time.")
             specs[spec.id] = spec
-    if not files:
-        faults.append(f"There is no model spec (*.yaml) in {folder}.")
-    if faults:
-        raise ConfigurationError(" ".join(faults), field="models", faults=faults)
     return specs
 
 
@@ -54,6 +71,6 @@ def select(models: str) -> list[ModelSpec]:
     if not models.strip():
         return list(load().values())
     if Path(models).is_dir():
-        return list(load(Path(models)).values())
+        return list(read(Path(models)).values())
     registry = Registry(load().values())
     return [registry.resolve(name.strip()) for name in models.split(",") if name.strip()]
