@@ -34,7 +34,8 @@ JOBS, PRESENCE, CONFIG, LANES = "sie_jobs", "sie_presence", "sie_config", "sie_l
 
 BUCKETS = (
     KeyValueConfig(bucket=JOBS, ttl=jobs.LIFETIME_S, storage=StorageType.FILE, direct=True, max_bytes=1 << 30),
-    KeyValueConfig(bucket=PRESENCE, ttl=PRESENCE_TTL_S, storage=StorageType.MEMORY, direct=True),
+    # On file too: a stream in memory would be gone after a restart of the server, and with it every heartbeat.
+    KeyValueConfig(bucket=PRESENCE, ttl=PRESENCE_TTL_S, storage=StorageType.FILE, direct=True),
     KeyValueConfig(bucket=CONFIG, history=8, storage=StorageType.FILE, direct=True),
     KeyValueConfig(bucket=LANES, storage=StorageType.FILE, direct=True),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from sie_broker import process
@@ -11,8 +12,11 @@ from sie_config.app import app
 from sie_config.registry import Registry, lane_of
 from sie_config.settings import Settings
 from sie_sdk import settings
+from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.config")
+
+REPAIR_S = 30.0
 
 
 async def main() -> None:
@@ -22,13 +26,29 @@ async def main() -> None:
     broker = NatsBroker(setting.nats_url, name="config")
     stop = process.stop_signal()
     await process.connect(broker)
-    # Queues before entries: a model is told to readers only when its work has a place to wait.
-    await broker.provision((lane_of(spec), spec.id) for spec in registry.specs())
-    await store.publish(broker.config, registry.specs())
+    await _publish(broker, registry)
     async with process.serving(app(registry), setting.host, process.port()):
         log.info("serving %d models", len(registry.specs()))
+        repairing = asyncio.create_task(_repair(broker, registry))
         await stop.wait()
+        repairing.cancel()
     await broker.close()
+
+
+async def _publish(broker: NatsBroker, registry: Registry) -> None:
+    """Queues before entries: a model is told to readers only when its work has a place to wait."""
+    await broker.provision((lane_of(spec), spec.id) for spec in registry.specs())
+    await store.publish(broker.config, registry.specs())
+
+
+async def _repair(broker: NatsBroker, registry: Registry) -> None:
+    """Make the server match again every while: its storage may have been lost or changed by somebody else."""
+    while True:
+        await asyncio.sleep(REPAIR_S)
+        try:
+            await _publish(broker, registry)
+        except QueueUnavailableError as error:
+            log.warning("the catalogue was not published again: %s", error)
 
 
 if __name__ == "__main__":

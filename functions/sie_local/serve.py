@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 import click
 import msgspec
@@ -43,7 +44,7 @@ async def main(host: str, port: int, models: str) -> None:
     """Start, serve, drain on SIGTERM."""
     warming = Warming()
     stop = process.stop_signal()
-    ingress, bundle_settings = settings.read(IngressSettings), settings.read(BundleSettings)
+    ingress, bundle_settings = settings.read(IngressSettings), _bundle_settings(models)
     registry = Registry(catalog.select(models))
     broker = MemoryBroker()
     lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
@@ -61,3 +62,10 @@ async def main(host: str, port: int, models: str) -> None:
         readiness.ready = False
         await asyncio.gather(*(bundle.drain() for bundle in bundles))
     following.cancel()
+
+
+def _bundle_settings(models: str) -> BundleSettings:
+    """As under ``sie up``: a folder of specs may hold the weights beside them."""
+    read = settings.read(BundleSettings)
+    beside = bool(models) and Path(models).is_dir() and not read.weights_dir
+    return msgspec.structs.replace(read, weights_dir=models) if beside else read

@@ -1,0 +1,66 @@
+"""The documents say what the code does: every setting, error code, route and reading-list file is where they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import sie_broker.settings
+import sie_bundle.settings
+import sie_config.settings
+import sie_ingress.settings
+from sie_broker.memory import MemoryBroker
+from sie_config.registry import Registry
+from sie_ingress.app import Readiness, app
+from sie_ingress.lanes import Lanes
+from sie_sdk import settings
+from sie_sdk.errors import BY_CODE
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = [
+    module.Settings for module in (sie_broker.settings, sie_bundle.settings, sie_config.settings, sie_ingress.settings)
+]
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize("kind", SETTINGS, ids=lambda kind: kind.__module__)
+def test_every_setting_is_documented_with_its_default(kind: type[msgspec.Struct]) -> None:
+    documented = text("docs/settings.md")
+    for field in msgspec.structs.fields(kind):
+        default = "" if field.default in (msgspec.NODEFAULT, "") else f"`{field.default}`"
+        assert f"| `{settings.variable(field.name)}` | {default}" in documented
+
+
+def test_every_error_code_is_documented_with_its_status() -> None:
+    documented = text("docs/errors.md")
+    for code, kind in BY_CODE.items():
+        assert f"| `{code}` | {kind.status or 'client'} | `{kind.__name__}` |" in documented
+
+
+def test_every_route_is_documented() -> None:
+    broker = MemoryBroker()
+    routes = app(broker, Registry(), Lanes(broker, 1.0), sie_ingress.settings.Settings(), Readiness()).routes
+    documented = text("docs/http.md")
+    for route in routes:
+        path = re.sub(r":path|job", lambda match: "" if match[0] == ":path" else "id", getattr(route, "path", ""))
+        assert path.replace("/v1/ids/", "/v1/jobs/") in documented
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", text(page)):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_reading_list_of_one_encode_is_at_most_eight_files_and_1800_lines() -> None:
+    section = text("README.md").split("## Read one encode in eight files")[1].split("\nThen:")[0]
+    files = re.findall(r"\]\(([^)]+\.py)\)", section)
+    assert 0 < len(files) <= 8
+    assert sum(len(text(name).splitlines()) for name in files) <= 1800
