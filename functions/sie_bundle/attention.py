@@ -1,7 +1,8 @@
 """Attention on packed rows: each text attends to itself alone, with no padding and no mask.
 
-One function, whatever the kernel. Here: scaled dot-product attention over texts grouped by equal length, which needs
-one call per length instead of one per text (measured in ``bench/engine.py``).
+One function, whatever the kernel. Here: scaled dot-product attention over texts grouped by equal length, one call per
+length instead of one per text. Measured (``bench/engine.py``): a fifth less time for a batch of queries, none for
+passages of mixed lengths.
 """
 
 from __future__ import annotations
