@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import nats
 import nats.errors
@@ -19,8 +19,8 @@ STREAM_FULL = 10077
 """JetStream's error code for "maximum messages/bytes exceeded": discard-new said no."""
 
 
-async def connect(url: str, name: str) -> Client:
-    """Open a connection that reconnects for ever.
+async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda: None) -> Client:
+    """Open a connection that reconnects for ever; ``reconnected()`` is called each time it is back.
 
     Raises:
         QueueUnavailableError: no server answers at ``url``.
@@ -34,6 +34,7 @@ async def connect(url: str, name: str) -> Client:
 
     async def on_back() -> None:
         log.info("nats: connected again")
+        reconnected()
 
     with translated():
         return await nats.connect(

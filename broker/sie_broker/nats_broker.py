@@ -22,7 +22,7 @@ from sie_broker import connection, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import translated
 from sie_broker.contract import Delivery, Lane, Reply, Room, Submission, Work
-from sie_broker.pull import pull
+from sie_broker.pull import Interrupt, pull
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
@@ -72,6 +72,7 @@ class NatsBroker:
         self.name = name
         self.in_hand: set[NatsDelivery] = set()
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
+        self._pulls: set[Interrupt] = set()
         self._leases: asyncio.Task[None] | None = None
         self._wakes: asyncio.Task[None] | None = None  # kept so that it is not collected while it runs
 
@@ -81,7 +82,7 @@ class NatsBroker:
         Raises:
             QueueUnavailableError: no server answers.
         """
-        self.nc: Client = await connection.connect(self.url, self.name)
+        self.nc: Client = await connection.connect(self.url, self.name, self._reconnected)
         self._js = self.nc.jetstream(timeout=2)
         self.jobs = NatsBucket(self.nc, streams.JOBS)
         self.presence = NatsBucket(self.nc, streams.PRESENCE)
@@ -89,6 +90,10 @@ class NatsBroker:
         self.lanes = NatsBucket(self.nc, streams.LANES)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
         self._leases = asyncio.create_task(self._renew_leases())
+
+    def _reconnected(self) -> None:
+        for interrupt in self._pulls:
+            interrupt()
 
     async def close(self) -> None:
         """Leave; work still in hand is given back to others."""
@@ -163,7 +168,7 @@ class NatsBroker:
         self, lane: Lane, model: str, room: Room, priority: Callable[[], int]
     ) -> AsyncGenerator[Delivery, None]:
         stream, consumer = subjects.stream(lane.pool), subjects.consumer(lane, model)
-        async with aclosing(pull(self.nc, stream, consumer, room, priority)) as messages:
+        async with aclosing(pull(self.nc, stream, consumer, room, priority, self._pulls)) as messages:
             async for message in messages:
                 try:
                     work = envelope.to_work(message.headers or {}, message.data)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sie")
 
 CONNECT_S = 30.0
+DRAIN_S = 10
 
 
 def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
@@ -79,34 +80,58 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
+async def unless(stop: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
+    """Run a step of the start-up; False when told to stop before its end. Raises what the step raises."""
+    running, stopping = asyncio.ensure_future(step), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not running.done():
+        running.cancel()
+        return False
+    running.result()
+    return True
+
+
 @asynccontextmanager
-async def serving(app: Any, host: str, port: int) -> AsyncIterator[None]:
-    """Serve an ASGI app while the context is open; at its end in-flight requests finish.
+async def serving(app: Any, host: str, port: int, *, drain_s: int = DRAIN_S) -> AsyncIterator[int]:
+    """Serve an ASGI app while the context is open; yields the port, a free one for 0.
+
+    At its end requests in flight may finish within ``drain_s`` seconds; then they are cut, and their callers ask again.
 
     Raises:
         ConfigurationError: the port is taken.
     """
     import uvicorn
 
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=120)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        date_header=False,
+        timeout_keep_alive=120,
+        timeout_graceful_shutdown=drain_s,
+    )
     server = uvicorn.Server(config)
-    with _bound(host, port) as listening:
-        # The steps of `Server.serve()` but for its signal handlers: signals belong to `stop_signal`.
+    with _bound(host, port) as listener:
+        # The steps of `Server.serve()` but for its signal handlers, which belong to `stop_signal`, and its loop, which
+        # ticks ten times a second for a date header and a request limit that are not used here.
         config.load()
         server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[listening])
-        task = asyncio.create_task(server.main_loop())
+        await server.startup(sockets=[listener])
         try:
-            yield
+            yield listener.getsockname()[1]
         finally:
-            server.should_exit = True
-            await task
-            await server.shutdown(sockets=[listening])
+            server.force_exit = drain_s == 0
+            await server.shutdown(sockets=[listener])
 
 
 def _bound(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
     except OSError as error:
         raise ConfigurationError(
             f"Cannot listen on {host}:{port}: {error.strerror}.", field="PORT", hint="Choose another port."

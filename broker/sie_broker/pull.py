@@ -25,12 +25,24 @@ EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
 
 
+Interrupt = Callable[[], None]
+"""Tells a pull that the connection was lost and is back: its request went with it."""
+
+
 async def pull(
-    nc: Client, stream: str, consumer: str, room: Room, priority: Callable[[], int]
+    nc: Client, stream: str, consumer: str, room: Room, priority: Callable[[], int], interrupts: set[Interrupt]
 ) -> AsyncGenerator[Msg, None]:
-    """Yield messages until closed; at most ``room.free`` are asked for at once."""
+    """Yield messages until closed; at most ``room.free`` are asked for at once.
+
+    While it runs, its `Interrupt` is in ``interrupts``: waiting for missed heartbeats would cost ten seconds.
+    """
     inbox = nc.new_inbox()
-    arrived: asyncio.Queue[Msg] = asyncio.Queue()
+    arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
+
+    def interrupt() -> None:
+        arrived.put_nowait(None)
+
+    interrupts.add(interrupt)
     subscription = await nc.subscribe(inbox, cb=arrived.put)
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     try:
@@ -52,6 +64,7 @@ async def pull(
                     await asyncio.sleep(0.2)
                     break
     finally:
+        interrupts.discard(interrupt)
         await _give_back(nc, subscription.drain, arrived)
 
 
@@ -71,8 +84,8 @@ async def _ask(nc: Client, subject: str, inbox: str, batch: int, priority: int) 
     return True
 
 
-async def _next(arrived: asyncio.Queue[Msg]) -> Msg | None:
-    """The next message, or None after two missed heartbeats: the request was lost with a connection or a leader."""
+async def _next(arrived: asyncio.Queue[Msg | None]) -> Msg | None:
+    """The next message; None when interrupted, or after two missed heartbeats: the request was lost."""
     try:
         # Not asyncio.wait_for: on Python 3.11 it swallows a cancellation that coincides with a result.
         async with asyncio.timeout(2 * HEARTBEAT_S):
@@ -85,7 +98,7 @@ def _status(message: Msg) -> str | None:
     return None if message.headers is None else message.headers.get("Status")
 
 
-async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Queue[Msg]) -> None:
+async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Queue[Msg | None]) -> None:
     if not nc.is_connected:
         return
     result = drain()
@@ -93,5 +106,5 @@ async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Q
         await asyncio.shield(result)
     while not arrived.empty():
         message = arrived.get_nowait()
-        if _status(message) is None:
+        if message is not None and _status(message) is None:
             await message.nak()

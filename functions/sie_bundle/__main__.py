@@ -27,21 +27,11 @@ async def main() -> None:
     bundle = Bundle(broker, registry, setting)
     async with process.serving(bundle.door.app(), setting.host, process.port()):
         following = asyncio.create_task(mirror.follow(broker.config, registry, bundle.worker.update_pulls))
-        starting = asyncio.create_task(bundle.start(warming))
-        await _first(starting, stop)
-        await stop.wait()
+        if await process.unless(stop, bundle.start(warming)):
+            await stop.wait()
         following.cancel()
         await bundle.drain()
     await broker.close()
-
-
-async def _first(starting: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Wait until started, or told to stop before that; a failed start ends the process."""
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if starting.done():
-        starting.result()
 
 
 if __name__ == "__main__":

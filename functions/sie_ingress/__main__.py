@@ -27,7 +27,8 @@ async def main() -> None:
     await process.connect(broker)
     registry, lanes, readiness = Registry(), Lanes(broker, setting.cold_start_s), Readiness()
     async with process.serving(app(broker, registry, lanes, setting, readiness), setting.host, process.port()):
-        await _catalogue(broker, registry)
+        if not await process.unless(stop, _catalogue(broker, registry)):
+            return
         following = [
             asyncio.create_task(mirror.follow(broker.config, registry)),
             asyncio.create_task(lanes.follow()),

@@ -36,7 +36,12 @@ _state = click.option(
 @click.option("--models", default="", help="Models to serve: ids separated by commas, or a folder of specs.")
 @_state
 @click.option("--quiet-s", default=60.0, show_default=True, help="Seconds without work before a bundle stops.")
-@click.option("--max-scale", default=4, show_default=True, help="Processes a bundle may have at most.")
+@click.option(
+    "--max-scale",
+    default=lambda: max(1, (os.cpu_count() or 1) // 2),
+    type=int,
+    help="Processes a bundle may have at most.  [default: one per two cores]",
+)
 @click.option("--detach", is_flag=True, help="Leave it running in the background.")
 def up(state: Path | None, detach: bool, **asked: Any) -> None:
     """Run the whole platform on this machine.

@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import httpx
-import uvicorn
 
 from sie_local.autoscaling import Concurrency, Policy, desired
 from sie_local.child import Child
@@ -219,26 +217,6 @@ class _Answer:
         headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": text})
-
-
-@contextlib.asynccontextmanager
-async def listening(scaler: Scaler) -> AsyncIterator[int]:
-    """Serve on a free loopback port while the context is open; yields the port."""
-    config = uvicorn.Config(
-        scaler, lifespan="off", ws="none", log_config=None, access_log=False, date_header=False, timeout_keep_alive=75
-    )
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-        # The steps of `Server.serve()` but for its signal handlers, which belong to the process, and its loop, which
-        # ticks ten times a second for a date header and a request limit that are not used here.
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[listener])
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.force_exit = True  # what is still open here has nobody to answer it
-            await server.shutdown(sockets=[listener])
 
 
 async def _body(receive: Receive) -> bytes:

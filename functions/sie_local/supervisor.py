@@ -12,22 +12,17 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 
+from sie_broker import process
 from sie_local.autoscaling import Policy
 from sie_local.child import Child, Program
 from sie_local.ports import free_port
-from sie_local.programs import Commands, Options, Programs
-from sie_local.scaler import Process, Scaler, UnknownServiceError, listening
+from sie_local.programs import LOOPBACK, Commands, Options, Programs
+from sie_local.scaler import Process, Scaler, UnknownServiceError
 from sie_local.state import ProcessRecord, Record, StateFolder
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import StartFailedError
 
 START_S = 30.0
 """How long the processes may take to be ready before the start is given up."""
-
-
-class StartFailedError(SIEError):
-    """A process did not start; the message is the account of it."""
-
-    code = "START_FAILED"
 
 
 class Supervisor:
@@ -56,7 +51,7 @@ class Supervisor:
         Raises:
             StartFailedError: a process could not be started; nothing is left running.
         """
-        async with listening(self._scaler) as port:
+        async with process.serving(self._scaler, LOOPBACK, 0, drain_s=0) as port:
             self._demand_url = f"http://127.0.0.1:{port}"
             try:
                 await self._until(stop, self._start(port))

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sie_sdk import EncodeResult, Progress, SIEClient
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import StartFailedError
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SENTENCES = ("A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose again.")
@@ -53,7 +53,7 @@ def tour(port: int, state: str | None, once: bool, deadline: float) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             up.wait()
     if up.returncode not in (0, -signal.SIGINT):
-        raise SIEError(f"sie up ended with status {up.returncode}; its own lines above say why.")
+        raise StartFailedError(f"sie up ended with status {up.returncode}; its own lines above say why.")
 
 
 @contextlib.contextmanager
@@ -74,12 +74,12 @@ def _wait_ready(up: subprocess.Popen[bytes], port: int, within_s: float = 60.0) 
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if up.poll() is not None:
-            raise SIEError("sie up did not start; its own lines above say why.")
+            raise StartFailedError("sie up did not start; its own lines above say why.")
         with contextlib.suppress(httpx.TransportError):
             if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=1).is_success:
                 return
         time.sleep(0.05)
-    raise SIEError(f"sie up was not ready within {within_s:.0f} s.", hint="Its log is in the state folder.")
+    raise StartFailedError(f"sie up was not ready within {within_s:.0f} s.", hint="Its log is in the state folder.")
 
 
 def _from_zero(client: SIEClient, deadline: float) -> None:

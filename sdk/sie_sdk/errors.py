@@ -20,6 +20,7 @@
     ├── DeadlineExceededError     504 DEADLINE_EXCEEDED
     ├── InferenceError            500 INFERENCE_ERROR        the model's output was not finite
     ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
+    ├── StartFailedError          500 START_FAILED           sie up: a process did not start; its own words follow
     └── raised by the client alone
         ├── ConnectionFailedError   0 CONNECTION_FAILED
         ├── UnexpectedReplyError    0 UNEXPECTED_REPLY
@@ -210,6 +211,12 @@ class ConfigurationError(SIEError):
     """A setting or a model spec is wrong; the process does not start with it."""
 
     code = "CONFIGURATION"
+
+
+class StartFailedError(SIEError):
+    """`sie up`: a process did not start; the message is the account of it."""
+
+    code = "START_FAILED"
 
 
 class ConnectionFailedError(SIEError):

@@ -15,13 +15,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sie_broker import process
 from sie_broker.contract import Lane
 from sie_broker.demand import open_sessions
 from sie_broker.sessions import Sessions
 from sie_local.autoscaling import Policy
 from sie_local.child import Child, Program, serves
 from sie_local.ports import free_port
-from sie_local.scaler import Process, Scaler, UnknownServiceError, listening
+from sie_local.scaler import Process, Scaler, UnknownServiceError
 from tests.conftest import eventually
 
 STAND_IN = Path(__file__).with_name("stand_in_bundle.py")
@@ -74,7 +75,7 @@ def serve(tmp_path: Path) -> Serve:
     @asynccontextmanager
     async def served(policy: Policy | None = None, **env: str) -> AsyncIterator[Local]:
         local = Local(tmp_path, policy or Policy(window_s=0.4, grace_s=0.2), env)
-        async with listening(local.scaler) as local.port:
+        async with process.serving(local.scaler, "127.0.0.1", 0, drain_s=0) as local.port:
             try:
                 yield local
             finally:

@@ -18,7 +18,8 @@ from sie_broker.nats_broker import NatsBroker
 from sie_local.programs import Options, own_commands
 from sie_local.state import ProcessRecord, Record, StateFolder
 from sie_local.status import look
-from sie_local.supervisor import StartFailedError, Supervisor
+from sie_local.supervisor import Supervisor
+from sie_sdk.errors import StartFailedError
 from tests.conftest import eventually
 
 LANE = Lane(pool="default", bundle="minilm", profile="cpu")
