@@ -52,9 +52,9 @@ class Encode:
             time=accepted,
             traceparent=request.headers.get("traceparent"),
         )
-        return await self._submit(request, work, keyed=key is not None)
+        return await self._submit(request, work, key)
 
-    async def _submit(self, request: Request, work: Work, *, keyed: bool) -> Response:
+    async def _submit(self, request: Request, work: Work, key: str | None) -> Response:
         if "x-sie-sdk-version" in request.headers and not self._lanes.live(work.lane):
             # Published clients read a 202 as success, so they get 503 and their work is not queued: they send it again.
             self._submitter.warm_up(work.lane)
@@ -62,7 +62,7 @@ class Encode:
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
         outcome = await self._submitter.place(
             work,
-            keyed=keyed,
+            key=key,
             warm_hold_s=self._settings.request_timeout_s if held is None else held,
             cold_hold_s=held or 0.0,
         )

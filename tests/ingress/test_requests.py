@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
+from sie_ingress.submit import made_just_now
 from sie_sdk import wire
+from sie_sdk.calls import fresh_key
 from sie_sdk.types import EncodeRequest, Item
 from tests.conftest import eventually
 from tests.ingress.conftest import MODEL, ROUTE, Desk
@@ -221,3 +224,18 @@ async def test_a_preference_that_is_no_number_is_refused(desk: Desk) -> None:
     answer = await desk.encode("a", Prefer="wait=soon")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "Prefer"
+
+
+async def test_a_key_that_is_no_fresh_uuid7_is_looked_up_and_a_fresh_one_is_still_computed_once(desk: Desk) -> None:
+    now = 1_800_000_000.0
+    fresh = f"{int(now * 1000) << 80 | 0x7 << 76 | 0x2 << 62:032x}"
+    assert made_just_now(fresh, now + 59)
+    assert not made_just_now(fresh, now + 61)
+    assert not made_just_now(fresh, now - 1)
+    assert not made_just_now("my-key", now)
+    assert not made_just_now(uuid.uuid4().hex, now)
+    key = fresh_key()
+    async with desk.worker():
+        answers = [await desk.encode("twin", Idempotency_Key=key) for _ in range(2)]
+    assert [lengths(each.json()) for each in answers] == [[4], [4]]
+    assert len(desk.computed) == 1

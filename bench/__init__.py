@@ -1,0 +1,1 @@
+"""Measured tables, printed and never asserted. ``python -m bench`` runs them all."""
