@@ -111,7 +111,7 @@ async def serving(app: Any, host: str, port: int, *, drain_s: int = DRAIN_S) -> 
         ws="none",
         date_header=False,
         timeout_keep_alive=120,
-        timeout_graceful_shutdown=drain_s,
+        timeout_graceful_shutdown=drain_s or None,
     )
     server = uvicorn.Server(config)
     with _bound(host, port) as listener:

@@ -23,7 +23,7 @@ from sie_sdk import EncodeResult, Progress, SIEClient
 from sie_sdk.errors import StartFailedError
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-SENTENCES = ("A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose again.")
+SENTENCES = ("A cat sits.", "A kitten rests.", "Interest rates rose.")
 
 console = Console(highlight=False)
 
@@ -112,7 +112,9 @@ def _show_startup(port: int) -> None:
     for worker in workers:
         steps = sorted(worker["startup"].items(), key=lambda step: float(step[1]))
         path = ", ".join(f"{name} at {at:.2f} s" for name, at in steps)
-        console.print(f"     The bundle's start: {path}; {worker['memory_used_bytes'] / 1e6:.0f} MB.", style="dim")
+        console.print(
+            f"     The bundle's start: {path}; {worker['memory_used_bytes'] / 1e6:.0f} MB.", style="dim", soft_wrap=True
+        )
 
 
 def _show_timing(title: str, result: EncodeResult) -> None:
@@ -137,4 +139,4 @@ def _show_cosines(cosines: np.ndarray[Any, Any]) -> None:
 
 
 def _say(step: str, text: str) -> None:
-    console.print(f"[bold cyan]  {step}  [/]{text}")
+    console.print(f"[bold cyan]  {step}  [/]{text}", soft_wrap=True)
