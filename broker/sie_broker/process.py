@@ -83,13 +83,16 @@ def stop_signal() -> asyncio.Event:
 async def unless(stop: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
     """Run a step of the start-up; False when told to stop before its end. Raises what the step raises."""
     running, stopping = asyncio.ensure_future(step), asyncio.ensure_future(stop.wait())
-    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not running.done():
-        running.cancel()
+    try:
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+            return True
         return False
-    running.result()
-    return True
+    finally:
+        running.cancel()
+        stopping.cancel()
+        await asyncio.gather(running, stopping, return_exceptions=True)
 
 
 @asynccontextmanager

