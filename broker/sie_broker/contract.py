@@ -13,6 +13,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+MAX_DATA_BYTES = 8 * 1024 * 1024 - 64 * 1024
+"""The most data in one work or reply: the message limit of the NATS server less room for headers."""
+
 
 class Lane(msgspec.Struct, frozen=True, order=True):
     """Where work waits and what scales as one: a bundle on a machine profile for a pool."""

@@ -27,6 +27,8 @@ class Job(msgspec.Struct, frozen=True):
     model: str
     accepted: float
     digest: bytes = b""
+    sizes: tuple[int, ...] = ()
+    """Items of each part, when the request was split; the parts are jobs of their own."""
 
 
 _jobs = msgspec.msgpack.Decoder(Job)

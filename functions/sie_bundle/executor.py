@@ -186,7 +186,7 @@ def _settle(part: Slice, done: Forwarded) -> None:
         item = part.start + int(np.argmin(finite))
         return request.fail(
             InferenceError(
-                f"The model's output for item {item} is not finite.",
+                "The model's output for this item is not finite.",
                 field=f"items[{item}]",
                 hint="Leave this item out; the model cannot represent it.",
             )

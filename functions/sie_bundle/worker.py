@@ -14,11 +14,17 @@ from contextlib import aclosing
 from functools import partial
 
 from sie_broker import jobs
-from sie_broker.contract import Broker, Delivery, Lane, Reply, Work
+from sie_broker.contract import MAX_DATA_BYTES, Broker, Delivery, Lane, Reply, Work
 from sie_bundle.room import Room
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
-from sie_sdk.errors import DeadlineExceededError, InvalidInputError, QueueUnavailableError, SIEError
+from sie_sdk.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    PayloadTooLargeError,
+    QueueUnavailableError,
+    SIEError,
+)
 
 log = logging.getLogger("sie.bundle.worker")
 
@@ -100,7 +106,15 @@ class Worker:
         try:
             if delivery.attempt >= LAST_ATTEMPT:
                 raise SIEError(f"Given up after {delivery.attempt - 1} workers were lost with this request.")
-            return Reply(id=work.id, data=await self.run(work), worker=self._name), settle
+            data = await self.run(work)
+            if len(data) > MAX_DATA_BYTES:
+                raise PayloadTooLargeError(
+                    "The answer is larger than a message may be.",
+                    field="items",
+                    limit=MAX_DATA_BYTES,
+                    hint="Ask for fewer items at once.",
+                )
+            return Reply(id=work.id, data=data, worker=self._name), settle
         except SIEError as error:
             if isinstance(error, InvalidInputError):
                 settle = partial(delivery.term, error.code)

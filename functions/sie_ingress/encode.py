@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,10 +17,10 @@ from sie_broker.contract import Work
 from sie_broker.jobs import Job
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
-from sie_ingress import answer
+from sie_ingress import answer, parts
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
-from sie_ingress.submit import Submitter, job_id
+from sie_ingress.submit import Holds, Submitter, job_id
 from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError, PayloadTooLargeError, ProvisioningError
 from sie_sdk.types import EncodeRequest
@@ -43,32 +44,39 @@ class Encode:
         parsed = wire.parse_encode(body, media, limits=self._limits)
         check_outputs(parsed, spec)
         key = request.headers.get("idempotency-key")
-        work = Work(
+        whole = Work(
             id=job_id(key) if key else uuid.uuid4().hex,
             op="encode",
             lane=lane_of(spec),
             model=spec.id,
-            data=body if media == wire.MSGPACK else wire.request_body(parsed),
+            data=body if media == wire.MSGPACK else b"",
             time=accepted,
             traceparent=request.headers.get("traceparent"),
         )
-        return await self._submit(request, work, key)
+        return await self._submit(request, whole, parts.split(parsed), key)
 
-    async def _submit(self, request: Request, work: Work, key: str | None) -> Response:
-        if "x-sie-sdk-version" in request.headers and not self._lanes.live(work.lane):
+    async def _submit(self, request: Request, whole: Work, split: list[EncodeRequest], key: str | None) -> Response:
+        if "x-sie-sdk-version" in request.headers and not self._lanes.live(whole.lane):
             # Published clients read a 202 as success, so they get 503 and their work is not queued: they send it again.
-            self._submitter.warm_up(work.lane)
-            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(work.lane))
+            self._submitter.warm_up(whole.lane)
+            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(whole.lane))
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
-        outcome = await self._submitter.place(
-            work,
-            key=key,
-            warm_hold_s=self._settings.request_timeout_s if held is None else held,
-            cold_hold_s=held or 0.0,
-        )
+        holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
+        sizes = [len(part.items) for part in split]
+        outcome = await self._submitter.place(_works(whole, split), holds, sizes, whole.id)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
         return answer.from_reply(request, outcome)
+
+
+def _works(whole: Work, split: list[EncodeRequest]) -> list[Work]:
+    """One work for each part; a request that is not split keeps the bytes it came in."""
+    if len(split) == 1:
+        return [whole if whole.data else msgspec.structs.replace(whole, data=wire.request_body(split[0]))]
+    return [
+        msgspec.structs.replace(whole, id=parts.part_id(whole.id, number), data=wire.request_body(part))
+        for number, part in enumerate(split)
+    ]
 
 
 async def read_body(request: Request, limit: int) -> bytes:

@@ -10,6 +10,7 @@ from sie_broker.contract import Broker
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
+from sie_ingress.submit import collect
 from sie_sdk.errors import JobNotFoundError
 
 
@@ -32,7 +33,7 @@ class Jobs:
                 field="job",
                 hint=f"A job and its result are kept for {jobs.LIFETIME_S:.0f} s.",
             )
-        if held and (reply := await jobs.wait_result(self._broker.jobs, job_id, held)) is not None:
+        if (reply := await collect(self._broker.jobs, job, held or 0.0)) is not None:
             return answer.from_reply(request, reply)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)

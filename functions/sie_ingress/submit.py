@@ -11,14 +11,15 @@ import hashlib
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable
-from typing import cast
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, cast
 
 import msgspec
 
 from sie_broker import jobs
-from sie_broker.contract import Broker, Lane, Reply, Work
+from sie_broker.contract import Broker, Bucket, Lane, Reply, Work
 from sie_broker.jobs import Job
+from sie_ingress import parts
 from sie_ingress.lanes import Lanes
 from sie_sdk.errors import IdempotencyMismatchError
 
@@ -77,6 +78,24 @@ class RecentReplies:
             self._bytes -= len(entry[2].data)
 
 
+class Holds(NamedTuple):
+    """How long a request may be held, in seconds, and the Idempotency-Key it came with: it may be known already."""
+
+    warm_s: float
+    cold_s: float
+    key: str | None = None
+
+
+async def collect(bucket: Bucket, job: Job, hold_s: float) -> Reply | None:
+    """The job's result, whole, as soon as it is there; None after ``hold_s`` seconds without it."""
+    if not job.sizes:
+        return await jobs.wait_result(bucket, job.id, hold_s)
+    ids = [parts.part_id(job.id, part) for part in range(len(job.sizes))]
+    found = await asyncio.gather(*(jobs.wait_result(bucket, part, hold_s) for part in ids))
+    replies = [reply for reply in found if reply is not None]
+    return parts.merge(job.id, replies, job.sizes) if len(replies) == len(ids) else None
+
+
 class Submitter:
     """Places work on the broker and brings back its `Reply`, or the `Job` it has become."""
 
@@ -85,22 +104,33 @@ class Submitter:
         self._lanes = lanes
         self._recent = RecentReplies()
 
-    async def place(self, work: Work, *, key: str | None, warm_hold_s: float, cold_hold_s: float) -> Reply | Job:
-        """Publish ``work`` and wait for its reply: ``warm_hold_s`` when a worker is up, ``cold_hold_s`` when none is.
-
-        ``key``: the Idempotency-Key that the id stems from; the work may be known already.
+    async def place(self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str) -> Reply | Job:
+        """Publish a request's works, one or its parts, and wait for all replies as long as ``holds`` says.
 
         Raises:
             IdempotencyMismatchError: the key was used for a different request.
-            QueueFullError, QueueUnavailableError: nothing was accepted.
+            QueueFullError, QueueUnavailableError: not everything was accepted; a repeat of the key completes it.
         """
+        if len(works) == 1:
+            return await self._place(works[0], holds)
+        outcomes = await asyncio.gather(*(self._place(work, holds) for work in works))
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+        if len(replies) == len(works):
+            return parts.merge(job_id, replies, sizes)
+        whole = msgspec.structs.replace(works[0], id=job_id)
+        for work, outcome in zip(works, outcomes, strict=True):
+            if isinstance(outcome, Reply):  # others are still to come, and whoever asks then needs this one too
+                await jobs.keep(self._broker.jobs, msgspec.structs.replace(outcome, id=work.id))
+        return await self._accept(whole, b"", tuple(sizes))
+
+    async def _place(self, work: Work, holds: Holds) -> Reply | Job:
         digest = jobs.digest(work.model, work.data)
         warm = self._lanes.live(work.lane)
-        hold_s = warm_hold_s if warm else cold_hold_s
-        if key is not None:
+        hold_s = holds.warm_s if warm else holds.cold_s
+        if holds.key is not None:
             if (recent := self._recent.get(work.id, digest)) is not None:
                 return recent
-            perhaps_older = not (warm and made_just_now(key, work.time))
+            perhaps_older = not (warm and made_just_now(holds.key, work.time))
             if perhaps_older and (known := await self._known(work, digest, hold_s)) is not None:
                 return known
         if warm:
@@ -141,8 +171,8 @@ class Submitter:
         job = await self._accept(work, digest)
         return await jobs.wait_result(self._broker.jobs, work.id, hold_s) or job
 
-    async def _accept(self, work: Work, digest: bytes) -> Job:
-        job = Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=digest)
+    async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = ()) -> Job:
+        job = Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=digest, sizes=sizes)
         await jobs.accept(self._broker.jobs, job)
         return job
 

@@ -98,7 +98,7 @@ class Desk:
 async def desk(broker: Broker) -> AsyncIterator[Desk]:
     registry = Registry([SPEC])
     await broker.provision([(lane_of(SPEC), MODEL)])
-    settings, readiness = Settings(max_body_bytes=10_000, request_timeout_s=10, cold_start_s=3.0), Readiness()
+    settings, readiness = Settings(max_body_bytes=20_000, request_timeout_s=10, cold_start_s=3.0), Readiness()
     readiness.ready = True
     lanes = Lanes(broker, settings.cold_start_s)
     following = asyncio.create_task(lanes.follow())
