@@ -134,7 +134,7 @@ class Submitter:
             if perhaps_older and (known := await self._known(work, digest, hold_s)) is not None:
                 return known
         if warm:
-            return await self._ask(work, digest, hold_s)
+            return await self._ask(work, digest, hold_s, remember=holds.key is not None)
         return await self._queue(work, digest, hold_s)
 
     def warm_up(self, lane: Lane) -> None:
@@ -150,7 +150,7 @@ class Submitter:
             self._broker.wake(job.lane)
         return await jobs.wait_result(self._broker.jobs, work.id, hold_s) or job
 
-    async def _ask(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job:
+    async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
             receipt = await self._broker.submit(msgspec.structs.replace(work, reply_to=inbox))
@@ -161,7 +161,8 @@ class Submitter:
                 if not coming.done():  # a reply from here on is kept as the job's result
                     return job
                 reply = coming.result()
-        self._recent.put(digest, reply)
+        if remember:
+            self._recent.put(digest, reply)
         return reply
 
     async def _queue(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job:

@@ -6,15 +6,12 @@ import contextlib
 import io
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
-from sie_local.ports import free_port
-from tests.platform import wait_until
+from tests.e2e.conftest import serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.weights]
 
@@ -23,23 +20,9 @@ README = (Path(__file__).parent.parent.parent / "README.md").read_text()
 
 @pytest.fixture
 def served() -> Iterator[str]:
-    """``sie serve`` in a process of its own; drained with SIGTERM."""
-    port = free_port()
-    command = [str(Path(sys.executable).with_name("sie")), "serve", "--port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until(lambda: ready(url))
+    """``sie serve`` as the README starts it."""
+    with serving() as url:
         yield url
-    finally:
-        process.terminate()
-        assert process.wait(20) == 0
-
-
-def ready(url: str) -> bool:
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{url}/readyz", timeout=1).is_success
-    return False
 
 
 def block(language: str, number: int = 0) -> str:
