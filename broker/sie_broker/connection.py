@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
@@ -26,18 +25,21 @@ async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda:
         QueueUnavailableError: no server answers at ``url``.
     """
 
+    nc = Client()
+
     async def on_error(error: Exception) -> None:
         log.warning("nats: %s", error or type(error).__name__)
 
     async def on_lost() -> None:
-        log.warning("nats: connection lost, reconnecting")
+        if not nc.is_closed:
+            log.warning("nats: connection lost, reconnecting")
 
     async def on_back() -> None:
         log.info("nats: connected again")
         reconnected()
 
     with translated():
-        return await nats.connect(
+        await nc.connect(
             url,
             name=name,
             error_cb=on_error,
@@ -49,6 +51,7 @@ async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda:
             ping_interval=10,
             allow_reconnect=True,
         )
+    return nc
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ def tour(port: int, state: str | None, once: bool, deadline: float) -> None:
         )
         with contextlib.suppress(KeyboardInterrupt):
             up.wait()
-    if up.returncode not in (0, -signal.SIGINT):
+    if up.returncode != 0:
         raise StartFailedError(f"sie up ended with status {up.returncode}; its own lines above say why.")
 
 
@@ -60,14 +60,18 @@ def tour(port: int, state: str | None, once: bool, deadline: float) -> None:
 def _up(port: int, state: str | None) -> Iterator[subprocess.Popen[bytes]]:
     """``sie up`` as a child; drained at the end, whatever happens."""
     command = [sys.executable, "-m", "sie_local", "up", "--port", str(port)]
-    up = subprocess.Popen([*command, "--state", state] if state else command)
+    # In a session of its own: a terminal's Ctrl-C would reach it a second time, and the second one kills.
+    up = subprocess.Popen([*command, "--state", state] if state else command, start_new_session=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield up
     finally:
-        if up.poll() is None:
-            up.send_signal(signal.SIGINT)
-        with contextlib.suppress(KeyboardInterrupt):
-            up.wait(60)
+        for _ in ("drain", "kill"):
+            if up.poll() is None:
+                up.send_signal(signal.SIGINT)
+            with contextlib.suppress(KeyboardInterrupt):
+                up.wait(60)
+                break
 
 
 def _wait_ready(up: subprocess.Popen[bytes], port: int, within_s: float = 60.0) -> None:
