@@ -36,24 +36,33 @@ async def snapshot(bucket: Bucket, registry: Registry) -> None:
 
 async def follow(bucket: Bucket, registry: Registry, changed: Callable[[], None] = lambda: None) -> None:
     """Keep ``registry`` up to date until cancelled; ``changed()`` is called after each change."""
+    told: dict[str, bytes | None] = {}
 
     def on_change(name: str, value: bytes | None) -> None:
-        if not name.startswith(store.PREFIX):
-            return
-        if value is None:
-            registry.remove(name_of(name.removeprefix(store.PREFIX)))
-        elif (spec := _read(name, value)) is not None:
-            registry.put(spec)
+        told[name] = value
+        _apply(registry, name, value)
         changed()
 
     async with bucket.watch(on_change):
         while True:
-            await asyncio.sleep(REREAD_S)
+            told.clear()
             try:
                 await snapshot(bucket, registry)
             except QueueUnavailableError as error:
                 log.warning("config was not read again, the last known catalogue stays: %s", error)
+            for name, value in told.items():  # told while the snapshot was read, and perhaps newer than it
+                _apply(registry, name, value)
             changed()
+            await asyncio.sleep(REREAD_S)
+
+
+def _apply(registry: Registry, name: str, value: bytes | None) -> None:
+    if not name.startswith(store.PREFIX):
+        return
+    if value is None:
+        registry.remove(name_of(name.removeprefix(store.PREFIX)))
+    elif (spec := _read(name, value)) is not None:
+        registry.put(spec)
 
 
 def _read(name: str, value: bytes) -> ModelSpec | None:

@@ -88,6 +88,7 @@ async def eventually_not_queued(broker: Broker, sequence: int) -> None:
     end = time.monotonic() + 10
     while await broker.queued(LANE, sequence):
         assert time.monotonic() < end
+        await asyncio.sleep(0.005)
 
 
 async def test_a_worker_gets_only_the_model_it_pulls(ready: Broker) -> None:

@@ -1,0 +1,92 @@
+"""Names and envelopes are reversible, collision-free and as the specifications want them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_broker import envelope, subjects
+from sie_broker.contract import Lane, Reply, Work
+
+names = st.text(min_size=1, max_size=60)
+# The envelope carries microseconds; 1970 to 2100.
+times = st.integers(0, 4_102_444_800_000_000).map(lambda micros: micros / 1e6)
+lanes = st.builds(Lane, pool=names, bundle=names, profile=names)
+works = st.builds(
+    Work,
+    id=names,
+    op=st.sampled_from(["encode", "score", "extract"]),
+    lane=lanes,
+    model=names,
+    data=st.binary(max_size=100),
+    time=times,
+    reply_to=st.none() | names,
+    deadline=st.none() | times,
+    traceparent=st.none() | names,
+)
+
+
+@given(names)
+def test_a_token_is_legal_in_subjects_keys_and_consumer_names_and_reversible(name: str) -> None:
+    token = subjects.token(name)
+    assert re.fullmatch(r"[A-Za-z0-9_=-]+", token)
+    assert subjects.name_of(token) == name
+
+
+@given(lanes, names, lanes, names)
+def test_two_queues_never_share_a_subject_or_a_consumer(lane: Lane, model: str, other: Lane, another: str) -> None:
+    same = (lane, model) == (other, another)
+    assert (subjects.work(lane, model) == subjects.work(other, another)) == same
+    queue, second = (lane.bundle, lane.profile, model), (other.bundle, other.profile, another)
+    assert (subjects.consumer(lane, model) == subjects.consumer(other, another)) == (queue == second)
+
+
+@given(lanes, names)
+def test_a_lane_is_read_back_from_its_subjects(lane: Lane, model: str) -> None:
+    assert subjects.lane_of_work(subjects.work(lane, model)) == lane
+    assert subjects.lane_of_wake(subjects.wake(lane)) == lane
+
+
+@given(works)
+def test_work_survives_the_envelope(work: Work) -> None:
+    headers, body = envelope.from_work(work, source="/ingress/i")
+    assert envelope.to_work(headers, body) == work
+
+
+@given(st.builds(Reply, id=names, data=st.binary(max_size=100), status=st.integers(100, 599), worker=names))
+def test_a_reply_survives_the_envelope(reply: Reply) -> None:
+    headers, body = envelope.from_reply(reply)
+    assert envelope.to_reply(headers, body) == reply
+
+
+@given(works)
+def test_headers_are_lower_case_visible_ascii_without_quotes(work: Work) -> None:
+    headers, _ = envelope.from_work(work, source="/ingress/i")
+    assert {"ce-id", "ce-source", "ce-type", "ce-specversion", "ce-datacontenttype"} <= headers.keys()
+    for name, value in headers.items():
+        assert re.fullmatch(r"ce-[a-z0-9]{1,20}", name)
+        assert re.fullmatch(r"[\x21\x23-\x7e]+", value)
+
+
+def test_header_values_are_escaped_as_the_specification_s_example_says() -> None:
+    # CloudEvents HTTP protocol binding 1.0, section 3.1.3.2; the NATS binding refers to the same rules.
+    assert envelope.escape("Euro € \U0001f600") == "Euro%20%E2%82%AC%20%F0%9F%98%80"
+
+
+@pytest.mark.parametrize("missing", ["ce-id", "ce-type", "ce-time", "ce-model", "ce-pool"])
+def test_a_work_event_without_a_required_attribute_names_it(missing: str) -> None:
+    work = Work(id="i", op="encode", lane=Lane(pool="p", bundle="b", profile="c"), model="m", data=b"", time=0.0)
+    headers, body = envelope.from_work(work, source="/s")
+    del headers[missing]
+    with pytest.raises(ValueError, match=missing):
+        envelope.to_work(headers, body)
+
+
+def test_a_malformed_time_is_a_value_error() -> None:
+    work = Work(id="i", op="encode", lane=Lane(pool="p", bundle="b", profile="c"), model="m", data=b"", time=0.0)
+    headers, body = envelope.from_work(work, source="/s")
+    with pytest.raises(ValueError, match="yesterday"):
+        envelope.to_work(headers | {"ce-time": "yesterday"}, body)

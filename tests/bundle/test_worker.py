@@ -1,0 +1,163 @@
+"""The worker's promises on both brokers: reply before ack, nothing computed twice, nothing given to a sixth worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import msgspec
+import pytest
+
+from sie_broker import jobs
+from sie_broker.contract import Broker, Lane, Reply, Work
+from sie_bundle.worker import Worker
+from sie_config.registry import Registry, lane_of
+from sie_sdk.errors import InvalidInputError
+from tests.conftest import eventually
+from tests.ingress.conftest import MODEL, SPEC
+
+LANE: Lane = lane_of(SPEC)
+
+
+class Counting:
+    """An operation that notes what it computes; ``hold`` keeps it from finishing."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def __call__(self, work: Work) -> bytes:
+        self.seen.append(work.id)
+        await self.hold.wait()
+        if work.data == b"bad":
+            raise InvalidInputError("Bad.", field="items")
+        return b"done"
+
+
+@asynccontextmanager
+async def working(broker: Broker, operation: Counting) -> AsyncIterator[Worker]:
+    worker = Worker(broker, Registry([SPEC]), LANE, "w", {"encode": operation}, holds=lambda _: True, max_in_hand=4)
+    worker.update_pulls()
+    try:
+        yield worker
+    finally:
+        operation.hold.set()
+        await worker.drain(5)
+
+
+def work(work_id: str, data: bytes = b"") -> Work:
+    now = round(time.time(), 6)
+    return Work(id=work_id, op="encode", lane=LANE, model=MODEL, data=data, time=now)
+
+
+@pytest.fixture
+async def ready(broker: Broker) -> Broker:
+    await broker.provision([(LANE, MODEL)])
+    return broker
+
+
+async def result(broker: Broker, work_id: str) -> Reply:
+    reply = await jobs.wait_result(broker.jobs, work_id, 10)
+    assert reply is not None
+    return reply
+
+
+async def backlog_empty(broker: Broker) -> None:
+    end = time.monotonic() + 10
+    while sum((await broker.backlog()).values()):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+async def test_work_is_answered_and_leaves_the_queue(ready: Broker) -> None:
+    operation = Counting()
+    async with working(ready, operation) as worker:
+        await ready.submit(work("a"))
+        assert (await result(ready, "a")).data == b"done"
+        await backlog_empty(ready)
+        assert worker.completed == 1
+
+
+async def test_bad_input_is_answered_with_its_error_and_never_delivered_again(ready: Broker) -> None:
+    operation = Counting()
+    async with working(ready, operation):
+        await ready.submit(work("a", b"bad"))
+        reply = await result(ready, "a")
+        await backlog_empty(ready)
+    assert reply.status == 400
+    assert msgspec.json.decode(reply.data)["error"]["param"] == "items"
+    assert operation.seen == ["a"]
+
+
+async def test_an_operation_the_bundle_does_not_do_is_refused(ready: Broker) -> None:
+    async with working(ready, Counting()):
+        await ready.submit(msgspec.structs.replace(work("a"), op="transmogrify"))
+        assert (await result(ready, "a")).status == 400
+
+
+async def test_work_past_its_deadline_is_not_computed(ready: Broker) -> None:
+    operation = Counting()
+    async with working(ready, operation):
+        await ready.submit(msgspec.structs.replace(work("a"), deadline=1.0))
+        assert (await result(ready, "a")).status == 504
+    assert operation.seen == []
+
+
+async def test_work_whose_result_was_kept_before_its_worker_died_is_not_computed_again(ready: Broker) -> None:
+    await ready.submit(work("a"))
+    async with aclosing(ready.pull(LANE, MODEL, Room(), lambda: 0)) as deliveries:
+        async for lost in deliveries:
+            await lost.reply(Reply(id="a", data=b"first"))
+            await lost.nak()  # as if its lease had run out before the ack
+            break
+    operation = Counting()
+    async with working(ready, operation):
+        await backlog_empty(ready)
+    assert operation.seen == []
+    assert (await result(ready, "a")).data == b"first"
+
+
+async def test_work_that_was_lost_with_four_workers_is_answered_with_an_error(ready: Broker) -> None:
+    await ready.submit(work("a"))
+    async with aclosing(ready.pull(LANE, MODEL, Room(), lambda: 0)) as deliveries:
+        async for lost in deliveries:
+            await lost.nak()
+            if lost.attempt == 4:
+                break
+    operation = Counting()
+    async with working(ready, operation):
+        assert (await result(ready, "a")).status == 500
+        await backlog_empty(ready)
+    assert operation.seen == []
+
+
+async def test_a_draining_worker_finishes_what_it_holds_and_leaves_the_rest_to_others(ready: Broker) -> None:
+    slow, other = Counting(), Counting()
+    slow.hold.clear()
+    ids = [f"w{i}" for i in range(12)]
+    for each in ids:
+        await ready.submit(work(each))
+    async with working(ready, slow) as worker:
+        await eventually(lambda: len(slow.seen) >= 4)
+        draining = asyncio.create_task(worker.drain(10))
+        await asyncio.sleep(0)
+        slow.hold.set()
+        await draining
+        held = list(slow.seen)
+    async with working(ready, other):
+        for each in ids:
+            assert (await result(ready, each)).data == b"done"
+        await backlog_empty(ready)
+    assert sorted(held + other.seen) == sorted(ids)
+
+
+class Room:
+    """Room for one at a time."""
+
+    free = 1
+
+    async def wait(self) -> None:
+        return
