@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
@@ -52,6 +53,16 @@ async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda:
             allow_reconnect=True,
         )
     return nc
+
+
+def cancelled() -> bool:
+    """Whether the current task was told to end; loops around broker calls ask before each turn.
+
+    nats-py waits with `asyncio.wait_for`, which before Python 3.12 may swallow a cancellation that coincides with a
+    result: a loop that trusts the exception alone would then run for ever.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane, WorkerState
 from sie_broker.demand import Demand, Policy, open_sessions, wanted
 from sie_sdk.errors import QueueUnavailableError
@@ -48,10 +49,8 @@ class Holder:
 
     async def run(self) -> None:
         """Hold demand until cancelled."""
-        this = asyncio.current_task()
         async with self._broker.on_wake(self._woken), self._broker.presence.watch(self._heartbeat):
-            # Asked for by name: before Python 3.12 asyncio.wait_for, which nats-py uses, may swallow a cancellation.
-            while this is None or not this.cancelling():
+            while not cancelled():
                 await self._decide()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._pause_s()):

@@ -6,6 +6,7 @@ A function's process reads its settings, connects, serves HTTP and leaves on SIG
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import signal
@@ -77,7 +78,16 @@ def stop_signal() -> asyncio.Event:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, _tell_tasks)
     return stop
+
+
+def _tell_tasks() -> None:
+    """SIGUSR1: write to the log what every task waits for; the first question about a process that hangs."""
+    for task in asyncio.all_tasks():
+        stack = io.StringIO()
+        task.print_stack(file=stack)
+        log.info("%s", stack.getvalue().strip())
 
 
 async def unless(stop: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:

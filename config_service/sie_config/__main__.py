@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from sie_broker import process
+from sie_broker.connection import cancelled
 from sie_broker.nats_broker import NatsBroker
 from sie_config import catalog, store
 from sie_config.app import app
@@ -43,7 +44,7 @@ async def _publish(broker: NatsBroker, registry: Registry) -> None:
 
 async def _repair(broker: NatsBroker, registry: Registry) -> None:
     """Make the server match again every while: its storage may have been lost or changed by somebody else."""
-    while True:
+    while not cancelled():
         await asyncio.sleep(REPAIR_S)
         try:
             await _publish(broker, registry)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from sie_broker.connection import cancelled
 from sie_broker.contract import Bucket
 from sie_broker.subjects import name_of
 from sie_config import store
@@ -44,7 +45,7 @@ async def follow(bucket: Bucket, registry: Registry, changed: Callable[[], None]
         changed()
 
     async with bucket.watch(on_change):
-        while True:
+        while not cancelled():
             told.clear()
             try:
                 await snapshot(bucket, registry)

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane, WorkerState
 from sie_sdk.errors import QueueUnavailableError
 
@@ -71,7 +72,7 @@ class Presence:
 
     async def beat(self) -> None:
         """Announce until cancelled."""
-        while True:
+        while not cancelled():
             self._changed.clear()
             try:
                 await self._broker.presence.put(self.worker, msgspec.msgpack.encode(self.now()))

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from functools import partial
 
 from sie_broker import jobs
+from sie_broker.connection import cancelled
 from sie_broker.contract import MAX_DATA_BYTES, Broker, Delivery, Lane, Reply, Work
 from sie_bundle.room import Room
 from sie_config.registry import Registry, lane_of
@@ -148,9 +149,10 @@ class Worker:
 
     async def _reply(self, delivery: Delivery, reply: Reply) -> None:
         """Send the reply; while the broker is away keep it rather than compute it again."""
-        while True:
+        while not cancelled():
             try:
-                return await delivery.reply(reply)
+                await delivery.reply(reply)
+                break
             except QueueUnavailableError as error:
                 log.warning("reply %s waits for the broker: %s", reply.id, error)
                 await asyncio.sleep(0.5)

@@ -7,6 +7,7 @@ import logging
 import uuid
 
 from sie_broker import process
+from sie_broker.connection import cancelled
 from sie_broker.nats_broker import NatsBroker
 from sie_config import mirror
 from sie_config.registry import Registry
@@ -44,7 +45,7 @@ async def main() -> None:
 
 async def _catalogue(broker: NatsBroker, registry: Registry) -> None:
     """Wait for the first catalogue: on a fresh cluster the config service may start after the ingress."""
-    while True:
+    while not cancelled():
         try:
             await mirror.snapshot(broker.config, registry)
         except QueueUnavailableError:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane, WorkerState
 from sie_broker.subjects import lane_key
 from sie_sdk.errors import QueueUnavailableError
@@ -43,7 +44,7 @@ class Lanes:
         """Keep the table up to date until cancelled."""
         async with self._broker.presence.watch(self.heard):
             await self._read_presence()
-            while True:
+            while not cancelled():
                 await asyncio.sleep(60)
                 await self._read_presence()
 
