@@ -13,7 +13,7 @@ from sie_broker.contract import Broker
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.encode import Encode
-from sie_ingress.health import Health
+from sie_ingress.health import Health, page
 from sie_ingress.jobs import Jobs
 from sie_ingress.lanes import Lanes
 from sie_ingress.models import Models
@@ -48,6 +48,7 @@ def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, re
             Route("/v1/jobs/{job}", jobs.__call__, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
+            Route("/", page, methods=["GET"]),
             Route("/health", Health(lanes).__call__, methods=["GET"]),
             Route("/readyz", readiness.__call__, methods=["GET"]),
         ],

@@ -1,7 +1,11 @@
-"""``GET /health``: the workers as the ingress sees them, in the shape of the wire protocol (section 1.7)."""
+"""``GET /health``: the workers as the ingress sees them, in the shape of the wire protocol (section 1.7).
+
+``GET /`` is the same for people: a page that looks once a second.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -10,6 +14,13 @@ from starlette.responses import Response
 from sie_broker.contract import WorkerState
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
+
+PAGE = (Path(__file__).parent / "status.html").read_bytes()
+
+
+async def page(request: Request) -> Response:
+    """The status page; it holds everything it needs and asks ``/health`` and ``/v1/models``."""
+    return Response(PAGE, media_type="text/html")
 
 
 class Health:

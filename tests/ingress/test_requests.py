@@ -239,3 +239,10 @@ async def test_a_key_that_is_no_fresh_uuid7_is_looked_up_and_a_fresh_one_is_stil
         answers = [await desk.encode("twin", Idempotency_Key=key) for _ in range(2)]
     assert [lengths(each.json()) for each in answers] == [[4], [4]]
     assert len(desk.computed) == 1
+
+
+async def test_the_status_page_is_served_and_says_what_it_is(desk: Desk) -> None:
+    answer = await desk.client.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<title>sie-knative</title>" in answer.text
