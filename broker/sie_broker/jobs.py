@@ -65,12 +65,20 @@ async def result(bucket: Bucket, job_id: str) -> Reply | None:
 
 async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | None:
     """The job's result as soon as it is there; None after ``timeout`` seconds without one."""
-    arrived = asyncio.Event()
-    async with bucket.watch(lambda _key, _value: arrived.set(), f"result.{token(job_id)}"):
+    if timeout <= 0:
+        return await result(bucket, job_id)
+    arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def on_change(_key: str, value: bytes | None) -> None:
+        if value is not None and not arrived.done():
+            arrived.set_result(value)
+
+    async with bucket.watch(on_change, f"result.{token(job_id)}"):
         # Look once after the watch is on: a result kept just before it would never be told.
-        if (reply := await result(bucket, job_id)) is not None or timeout <= 0:
+        if (reply := await result(bucket, job_id)) is not None:
             return reply
+        # What is told is taken as it is: a watch hears of a value before the server has stored it for reading.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await arrived.wait()
-        return await result(bucket, job_id)
+                return _replies.decode(await arrived)
+    return await result(bucket, job_id)

@@ -14,14 +14,15 @@ from tests.platform import MODEL, Platform, wait_until
 pytestmark = [pytest.mark.e2e, pytest.mark.weights]
 
 
-@pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
-    platform = Platform(tmp_path / "state", quiet_s=1.0)
+@pytest.fixture(params=[60.0])
+def platform(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Platform]:
+    platform = Platform(tmp_path / "state", quiet_s=request.param)
     platform.up()
     yield platform
     platform.down()
 
 
+@pytest.mark.parametrize("platform", [4.0], indirect=True, ids=["quiet for 4 s"])
 def test_zero_one_zero_and_one_again_with_each_text_computed_once(platform: Platform) -> None:
     assert platform.workers() == []
     told: list[Progress] = []
