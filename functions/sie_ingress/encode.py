@@ -22,7 +22,7 @@ from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, Submitter, job_id
 from sie_sdk import wire
-from sie_sdk.errors import InvalidInputError, PayloadTooLargeError, ProvisioningError
+from sie_sdk.errors import DeadlineExceededError, InvalidInputError, PayloadTooLargeError, ProvisioningError
 from sie_sdk.types import EncodeRequest
 
 
@@ -56,14 +56,17 @@ class Encode:
         return await self._submit(request, whole, parts.split(parsed), key)
 
     async def _submit(self, request: Request, whole: Work, split: list[EncodeRequest], key: str | None) -> Response:
-        if "x-sie-sdk-version" in request.headers and not self._lanes.live(whole.lane):
-            # Published clients read a 202 as success, so they get 503 and their work is not queued: they send it again.
+        reads_202 = "x-sie-sdk-version" not in request.headers
+        if not reads_202 and not self._lanes.live(whole.lane):
+            # Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again.
             self._submitter.warm_up(whole.lane)
             raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(whole.lane))
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
         sizes = [len(part.items) for part in split]
         outcome = await self._submitter.place(_works(whole, split), holds, sizes, whole.id)
+        if isinstance(outcome, Job) and not reads_202:
+            raise DeadlineExceededError("The answer took longer than a request is held.", retry_after=5.0)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
         return answer.from_reply(request, outcome)

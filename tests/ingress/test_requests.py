@@ -122,6 +122,14 @@ async def test_published_clients_get_503_and_nothing_is_queued_while_cold(desk: 
     assert await desk.broker.backlog() == {}
 
 
+async def test_published_clients_never_get_a_202_when_a_warm_request_takes_too_long(desk: Desk) -> None:
+    async with desk.worker():
+        desk.hold.clear()
+        answer = await desk.encode("slow", Prefer="wait=0.05", X_SIE_SDK_Version="0.10.1")
+        assert answer.status_code == 504
+        assert answer.headers["x-sie-error-code"] == "DEADLINE_EXCEEDED"
+
+
 async def test_bad_input_found_by_the_worker_reaches_the_caller_and_the_next_request_works(desk: Desk) -> None:
     async with desk.worker():
         refused = await desk.encode("refuse")
