@@ -1,7 +1,8 @@
 """A `Bucket` on a JetStream key-value store.
 
-Reads are direct gets, so any replica answers. A watch is a plain subscription to the bucket's subjects rather than an
-ordered consumer: those stay silent for up to 20 s after a server restart, a subscription is back with the connection.
+Reads are direct gets from any replica where ``streams`` says so, else from the leader. A watch is a plain subscription
+to the bucket's subjects rather than an ordered consumer: those stay silent for up to 20 s after a server restart, a
+subscription is back with the connection.
 """
 
 from __future__ import annotations

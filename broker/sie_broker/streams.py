@@ -33,7 +33,8 @@ NANO = 1_000_000_000
 JOBS, PRESENCE, CONFIG, LANES = "sie_jobs", "sie_presence", "sie_config", "sie_lanes"
 
 BUCKETS = (
-    KeyValueConfig(bucket=JOBS, ttl=jobs.LIFETIME_S, storage=StorageType.FILE, direct=True, max_bytes=1 << 30),
+    # Not direct: a replica that lags would not know a job whose 202 has just been answered.
+    KeyValueConfig(bucket=JOBS, ttl=jobs.LIFETIME_S, storage=StorageType.FILE, direct=False, max_bytes=1 << 30),
     # On file too: a stream in memory would be gone after a restart of the server, and with it every heartbeat.
     KeyValueConfig(bucket=PRESENCE, ttl=PRESENCE_TTL_S, storage=StorageType.FILE, direct=True),
     KeyValueConfig(bucket=CONFIG, history=8, storage=StorageType.FILE, direct=True),
