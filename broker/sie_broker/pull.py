@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable
 
 import msgspec
@@ -23,6 +24,9 @@ log = logging.getLogger("sie.broker.pull")
 
 EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
+SETTLED_S = 0.25
+"""By then the server has surely seen a request. Leaving sooner is a race: it may still send a message to nobody, which
+then waits for the whole ``ack_wait``."""
 
 
 Interrupt = Callable[[], None]
@@ -45,10 +49,12 @@ async def pull(
     interrupts.add(interrupt)
     subscription = await nc.subscribe(inbox, cb=arrived.put)
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+    asked = -SETTLED_S
     try:
         while True:
             await room.wait()
             owed = min(room.free, 256)
+            asked = time.monotonic()
             if not await _ask(nc, subject, inbox, owed, priority()):
                 continue
             while owed > 0:
@@ -65,6 +71,7 @@ async def pull(
                     break
     finally:
         interrupts.discard(interrupt)
+        await asyncio.sleep(max(0.0, asked + SETTLED_S - time.monotonic()))
         await _give_back(nc, subscription.drain, arrived)
 
 
