@@ -13,8 +13,10 @@ MODEL  := sentence-transformers/all-MiniLM-L6-v2
 # torch from PyPI brings several GB of CUDA packages. Without an NVIDIA driver its CPU index is used where it is reached;
 # TORCH_INDEX= (empty) or TORCH_INDEX=URL overrides.
 CPU_INDEX := https://download.pytorch.org/whl/cpu
-TORCH_INDEX ?= $(shell command -v nvidia-smi >/dev/null 2>&1 || \
-  curl -sfI --max-time 3 $(CPU_INDEX)/torch/ >/dev/null 2>&1 && echo $(CPU_INDEX))
+ifndef TORCH_INDEX
+TORCH_INDEX := $(shell command -v nvidia-smi >/dev/null 2>&1 || \
+  { curl -sfI --max-time 3 $(CPU_INDEX)/torch/ >/dev/null 2>&1 && echo $(CPU_INDEX); })
+endif
 PIP := $(BIN)/python -m pip install -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: install run test check format bench build clean
