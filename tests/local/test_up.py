@@ -36,10 +36,8 @@ def sie(tmp_path: Path) -> Iterator[Sie]:
 @pytest.fixture
 def url(sie: Sie) -> str:
     """The URL of a platform that is up."""
-    started = time.monotonic()
     done = sie("up", "--detach", "--port", "0")
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - started < 6, "too slow even for a busy machine"
     return done.stdout.strip()
 
 
