@@ -55,7 +55,7 @@ def _account(answered: float, startup: dict[str, float], timing: Any) -> dict[st
     return {
         "cold request: until its bundle takes it (demand, process start, imports without torch)": taken,
         "  of which from the decision to start until it pulls": startup["pulling"],
-        "cold request: load (weights, tokenizer; torch's import is the longest part)": timing.preprocess_ms / 1000,
+        "cold request: load (weights, tokenizer; torch's import is the longest part)": timing.tokenization_ms / 1000,
         "  of which until torch is imported, from the decision to start": startup["engine"],
         "  of which until the model is loaded and warmed up": startup["first model"],
         "cold request: forward": timing.inference_ms / 1000,

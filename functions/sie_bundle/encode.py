@@ -54,10 +54,10 @@ class Encode:
             replied = time.monotonic()
             timing = Timing(
                 queue_ms=_ms(queued_s),
-                preprocess_ms=_ms(done.queued - taken),
+                tokenization_ms=_ms(done.queued - taken),
                 batch_wait_ms=_ms(done.started - done.queued),
                 inference_ms=_ms(done.ended - done.started),
-                postprocess_ms=_ms(replied - done.ended),
+                postprocessing_ms=_ms(replied - done.ended),
                 total_ms=_ms(queued_s + replied - taken),
             )
             ids = [item.id for item in request.items]

@@ -43,16 +43,16 @@ class EncodeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class Timing(msgspec.Struct, frozen=True):
     """Where the time went, in milliseconds. Neighbouring stages share one clock reading, so they add up to the total.
 
-    ``queue_ms``: accepted by the ingress until taken by a bundle. ``preprocess_ms``: parsing and tokenization (and the
-    model's load, on first use). ``batch_wait_ms``: waiting for the device. ``inference_ms``: the forward pass.
-    ``postprocess_ms``: pooling's copy out, checks and serialising.
+    ``queue_ms``: accepted by the ingress until taken by a bundle. ``tokenization_ms``: parsing and tokenization (and
+    the model's load, on first use). ``batch_wait_ms``: waiting for the device. ``inference_ms``: the forward pass.
+    ``postprocessing_ms``: pooling's copy out, checks and serialising.
     """
 
     queue_ms: float = 0.0
-    preprocess_ms: float = 0.0
+    tokenization_ms: float = 0.0
     batch_wait_ms: float = 0.0
     inference_ms: float = 0.0
-    postprocess_ms: float = 0.0
+    postprocessing_ms: float = 0.0
     total_ms: float = 0.0
 
 

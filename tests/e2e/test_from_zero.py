@@ -63,10 +63,10 @@ def test_the_stages_of_the_timing_add_up_to_the_total(platform: Platform) -> Non
             assert timing is not None
             stages = (
                 timing.queue_ms
-                + timing.preprocess_ms
+                + timing.tokenization_ms
                 + timing.batch_wait_ms
                 + timing.inference_ms
-                + timing.postprocess_ms
+                + timing.postprocessing_ms
             )
             assert stages == pytest.approx(timing.total_ms, rel=0.05)
             assert timing.inference_ms > 0
