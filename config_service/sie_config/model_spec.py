@@ -45,23 +45,100 @@ class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Dense embeddings: how token states become one vector of ``dim`` numbers."""
 
     dim: Positive
-    pooling: Literal["cls", "mean", "last"] = "mean"
+    pooling: Literal["cls", "mean", "last", "weighted_mean"] = "mean"
     normalize: bool = True
     query_prompt: str = ""
     """Put before each text when ``options.is_query`` is set."""
     document_prompt: str = ""
+    dims: tuple[Positive, ...] = ()
+    """Shorter lengths the model was trained for (Matryoshka); ``options.dimensions`` may ask for them."""
+    projection: str = ""
+    """The linear layer after pooling, by the name of its tensor without ``.weight``; empty: none."""
+
+
+class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sparse embeddings: a weight for each of ``dim`` vocabulary entries.
+
+    ``splade``: the masked-language-model head, maximum over the tokens of log(1 + relu(logit)) (SPLADE v2, 2109.10086).
+    ``lexical``: one weight per token of the text, the maximum where a token occurs twice (BGE-M3, 2402.03216).
+    """
+
+    dim: Positive
+    kind: Literal["splade", "lexical"] = "splade"
+    projection: str = "sparse_linear"
+    """``lexical``: the linear layer that weighs a token, as `Dense.projection`."""
+
+
+class Multivector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One vector of ``dim`` numbers per token, of length 1 (ColBERT, 2004.12832)."""
+
+    dim: Positive
+    projection: str = "linear"
+    """The linear layer on token states, as `Dense.projection`; empty: none."""
+    query_marker: str = ""
+    document_marker: str = ""
+    """A token put behind the first one, ``[unused0]`` for instance."""
+    query_length: int = 0
+    """Queries shorter than this are filled up with mask tokens, whose vectors count (query augmentation)."""
+    skip_punctuation: bool = False
+    """Leave out the vectors of documents' punctuation tokens."""
+    skip_first: bool = False
+    """Leave out the vector of the first token (BGE-M3)."""
+
+
+class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Relevance of a document to a query.
+
+    ``cross_encoder``: both in one row, one logit of the classification head. ``yes_no``: a causal language model's
+    logit of "yes" less that of "no" behind a template. ``maxsim``: the sum over the query's vectors of the largest inner
+    product with the document's; needs the multivector task.
+    """
+
+    kind: Literal["cross_encoder", "yes_no", "maxsim"] = "cross_encoder"
+    activation: Literal["none", "sigmoid"] = "none"
+    template: str = ""
+    """``yes_no``: the whole text, with ``{instruction}``, ``{query}`` and ``{document}`` in it."""
+    instruction: str = ""
+    """The default for ``{instruction}``."""
+    yes: str = "yes"
+    no: str = "no"
+
+
+class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Structure out of text.
+
+    ``entities``: a label per token, merged to spans. ``classes``: labels of the whole text. ``entailment``: the caller's
+    own labels, each tried as a hypothesis by a natural-language-inference model (1909.00161).
+    """
+
+    kind: Literal["entities", "classes", "entailment"]
+    labels: tuple[str, ...] = ()
+    """The head's labels in order; empty: ``id2label`` of config.json."""
+    aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
+    """``entities``: how sub-word labels become one, as in transformers' token classification pipeline."""
+    overlap: int = 32
+    """``entities``: tokens that neighbouring windows of a long text share."""
+    multi_label: bool = False
+    """Labels do not exclude each other: a sigmoid for each instead of a softmax over all."""
+    hypothesis: str = "This example is {}."
+    """``entailment``: what is made of a label."""
 
 
 class Tasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the model can do; a task that is absent is refused with a typed error."""
 
     dense: Dense | None = None
+    sparse: Sparse | None = None
+    multivector: Multivector | None = None
+    score: Score | None = None
+    extract: Extract | None = None
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model of the catalogue.
 
-    ``family`` names the architecture record of the packed encoder. ``sources`` are tried in order.
+    ``family`` names the architecture record of the packed encoder, or an adapter of the entry point group
+    ``sie.models``. ``sources`` are tried in order.
     """
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
@@ -70,6 +147,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1)]
     max_sequence_length: Positive
     """Tokens, special tokens included; longer texts are truncated or refused (``options.overflow_policy``)."""
+    files: tuple[str, ...] = ()
+    """Files of the model's folder beside config.json, tokenizer.json and model.safetensors: tensors of further layers,
+    ``1_Dense/model.safetensors`` or ``sparse_linear.pt``, whose names then begin with the folder or the file's stem."""
     revision: str
     bundle: str = "default"
     profile: str = "cpu"
@@ -79,8 +159,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def outputs(self) -> list[str]:
-        """The output types the model offers."""
-        return [name for name in self.tasks.__struct_fields__ if getattr(self.tasks, name) is not None]
+        """What the model offers, in the protocol's words: dense, sparse, multivector, score, json."""
+        given = [name for name in self.tasks.__struct_fields__ if getattr(self.tasks, name) is not None]
+        return ["json" if name == "extract" else name for name in given]
 
 
 def parse(document: Any, *, origin: str) -> ModelSpec:
