@@ -90,8 +90,8 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Relevance of a document to a query.
 
     ``cross_encoder``: both in one row, one logit of the classification head. ``yes_no``: a causal language model's
-    logit of "yes" less that of "no" behind a template. ``maxsim``: the sum over the query's vectors of the largest inner
-    product with the document's; needs the multivector task.
+    logit of "yes" less that of "no" behind a template. ``maxsim``: the sum over the query's vectors of the largest
+    inner product with the document's; needs the multivector task.
     """
 
     kind: Literal["cross_encoder", "yes_no", "maxsim"] = "cross_encoder"
@@ -107,8 +107,8 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Structure out of text.
 
-    ``entities``: a label per token, merged to spans. ``classes``: labels of the whole text. ``entailment``: the caller's
-    own labels, each tried as a hypothesis by a natural-language-inference model (1909.00161).
+    ``entities``: a label per token, merged to spans. ``classes``: labels of the whole text. ``entailment``: the
+    caller's own labels, each tried as a hypothesis by a natural-language-inference model (1909.00161).
     """
 
     kind: Literal["entities", "classes", "entailment"]
@@ -147,10 +147,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1)]
     max_sequence_length: Positive
     """Tokens, special tokens included; longer texts are truncated or refused (``options.overflow_policy``)."""
+    revision: str
     files: tuple[str, ...] = ()
     """Files of the model's folder beside config.json, tokenizer.json and model.safetensors: tensors of further layers,
     ``1_Dense/model.safetensors`` or ``sparse_linear.pt``, whose names then begin with the folder or the file's stem."""
-    revision: str
     bundle: str = "default"
     profile: str = "cpu"
     pool: str = "default"
