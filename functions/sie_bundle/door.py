@@ -23,7 +23,7 @@ from sie_broker import envelope
 from sie_broker.contract import Reply, Work
 from sie_bundle.presence import Presence
 from sie_config.registry import Registry, lane_of
-from sie_sdk import wire
+from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import InvalidInputError, SIEError, UnavailableError
 
 DEMAND = "dev.sie.work.available.v1"
@@ -88,7 +88,7 @@ class Door:
         work = Work(id=event_id, op=op, lane=lane_of(spec), model=spec.id, data=body, time=time.time())
         answer = await self._run(work)
         media = wire.media_type(request.headers.get("accept"), request.headers.get("content-type"))
-        data = answer if media == wire.MSGPACK else wire.to_json(answer)
+        data = answer if media == wire.MSGPACK else replies.to_json(answer)
         return _event(envelope.RESULT_TYPE, event_id, self._presence.worker, data, media)
 
 
@@ -109,5 +109,5 @@ def _event(kind: str, event_id: str, worker: str, data: bytes, media: str) -> Re
 
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, SIEError)
-    failed = Reply(id="", data=wire.error_body(error), status=error.status)
+    failed = Reply(id="", data=refusals.error_body(error), status=error.status)
     return Response(failed.data, failed.status, {"X-SIE-Error-Code": error.code}, wire.JSON)

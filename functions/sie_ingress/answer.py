@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sie_broker.contract import Reply
 from sie_broker.jobs import Job
-from sie_sdk import wire
+from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import InvalidInputError, MethodNotAllowedError, NotFoundError, SIEError
 from sie_sdk.types import JobStatus
 from sie_sdk.version import __version__
@@ -28,11 +28,11 @@ log = logging.getLogger("sie.ingress")
 def from_reply(request: Request, reply: Reply) -> Response:
     """A worker's reply, passed on as it is; only a caller who wants JSON costs a conversion."""
     if reply.status >= 400:
-        return refuse(wire.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
+        return refuse(refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
     # A GET has no body to take the format from; JSON is what a person with curl can read.
     own = wire.JSON if request.method == "GET" else request.headers.get("content-type")
     media = wire.media_type(request.headers.get("accept"), own)
-    body = reply.data if media == wire.MSGPACK else wire.to_json(reply.data)
+    body = reply.data if media == wire.MSGPACK else replies.to_json(reply.data)
     return Response(body, media_type=media, headers={"X-SIE-Worker": reply.worker})
 
 
@@ -47,7 +47,7 @@ def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
     headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": str(math.ceil(retry_after))}
     if held_s is not None:
         headers["Preference-Applied"] = f"wait={held_s:g}"
-    return Response(wire.job_body(status), 202, headers, wire.JSON)
+    return Response(replies.job_body(status), 202, headers, wire.JSON)
 
 
 def prefer_wait(request: Request, limit_s: float) -> float | None:
@@ -74,7 +74,7 @@ def refuse(error: SIEError) -> Response:
         headers["Retry-After"] = f"{error.retry_after:g}"
     if allowed := error.details.get("allowed"):
         headers["Allow"] = ", ".join(allowed)
-    return Response(wire.error_body(error), error.status or 500, headers, wire.JSON)
+    return Response(refusals.error_body(error), error.status or 500, headers, wire.JSON)
 
 
 async def refuse_typed(request: Request, error: Exception) -> Response:

@@ -4,7 +4,7 @@
 >>> SIEClient("http://127.0.0.1:8080").encode("all-MiniLM-L6-v2", "hello").dense.shape
 (384,)
 
-Everything public is here; ``arrays``, ``wire`` and ``settings`` are for the servers of this project.
+Everything public is here; ``wire``, ``replies``, ``outputs`` and ``settings`` are for the servers of this project.
 """
 
 from sie_sdk.client import SIEAsyncClient, SIEClient
@@ -34,15 +34,36 @@ from sie_sdk.errors import (
     UnsupportedMediaTypeError,
     WeightsUnavailableError,
 )
-from sie_sdk.types import EncodeResult, Item, ModelInfo, OutputDtype, OutputType, Progress, Timing
+from sie_sdk.types import (
+    Classification,
+    EncodeResult,
+    Entity,
+    ExtractFailure,
+    ExtractResult,
+    Item,
+    ModelInfo,
+    OutputDtype,
+    OutputType,
+    PairUsage,
+    Progress,
+    Quantization,
+    ScoreEntry,
+    ScoreResult,
+    SparseVector,
+    Timing,
+)
 from sie_sdk.version import __version__
 
 __all__ = [
     "CancelledByCallerError",
+    "Classification",
     "ConfigurationError",
     "ConnectionFailedError",
     "DeadlineExceededError",
     "EncodeResult",
+    "Entity",
+    "ExtractFailure",
+    "ExtractResult",
     "IdempotencyMismatchError",
     "InferenceError",
     "InputTooLongError",
@@ -57,14 +78,19 @@ __all__ = [
     "NotFoundError",
     "OutputDtype",
     "OutputType",
+    "PairUsage",
     "PayloadTooLargeError",
     "Progress",
     "ProvisioningError",
+    "Quantization",
     "QueueFullError",
     "QueueUnavailableError",
     "SIEAsyncClient",
     "SIEClient",
     "SIEError",
+    "ScoreEntry",
+    "ScoreResult",
+    "SparseVector",
     "StartFailedError",
     "Timing",
     "UnavailableError",

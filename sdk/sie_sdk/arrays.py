@@ -7,7 +7,7 @@ Nothing is copied in either direction: packing lends the array's memory, unpacki
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def pack(array: npt.ArrayLike) -> dict[bytes, Any]:
         InvalidInputError: the dtype is not one the wire knows, or there are more than 8 dimensions.
     """
     dense = np.asarray(array, order="C")
-    _known_dtype(dense.dtype.str)
+    _known_dtype_of(dense)
     if dense.ndim > MAX_DIMENSIONS:
         raise InvalidInputError(f"The array has {dense.ndim} dimensions.", limit=MAX_DIMENSIONS, hint="Reshape it.")
     return _head(dense.dtype, list(dense.shape)) | {b"data": _bytes_of(dense)}
@@ -44,9 +44,29 @@ def pack_rows(matrix: npt.NDArray[Any]) -> list[dict[bytes, Any]]:
     if matrix.ndim != 2:
         raise InvalidInputError(f"Rows need a matrix of two dimensions, not {matrix.ndim}.")
     dense = np.asarray(matrix, order="C")
-    _known_dtype(dense.dtype.str)
+    _known_dtype_of(dense)
     head, data, step = _head(dense.dtype, [dense.shape[1]]), _bytes_of(dense), dense.shape[1] * dense.itemsize
     return [{**head, b"data": data[row * step : (row + 1) * step]} for row in range(len(dense))]
+
+
+def pack_ragged(rows: Sequence[npt.NDArray[Any]]) -> list[dict[bytes, Any]]:
+    """``[pack(row) for row in rows]`` of vectors of different lengths and one dtype; they are copied once, together.
+
+    Raises:
+        InvalidInputError: as :func:`pack`, or a row has more than one dimension.
+    """
+    if not rows:
+        return []
+    if any(row.ndim != 1 for row in rows):
+        raise InvalidInputError("Ragged rows are vectors.")
+    joined = np.concatenate(rows)
+    dtype, data = _known_dtype_of(joined), _bytes_of(joined)
+    packed, start = [], 0
+    for row in rows:
+        end = start + len(row) * dtype.itemsize
+        packed.append(_head(dtype, [len(row)]) | {b"data": data[start:end]})
+        start = end
+    return packed
 
 
 def unpack(obj: Mapping[bytes, Any]) -> npt.NDArray[Any]:
@@ -87,6 +107,10 @@ def _head(dtype: np.dtype[Any], shape: list[int]) -> dict[bytes, Any]:
 
 def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
+
+
+def _known_dtype_of(array: npt.NDArray[Any]) -> np.dtype[Any]:
+    return _known_dtype(array.dtype.str)
 
 
 def _known_dtype(code: object) -> np.dtype[Any]:

@@ -1,49 +1,27 @@
-"""The public clients. Each method is written once; :class:`SIEClient` blocks on it, :class:`SIEAsyncClient` awaits it.
+"""The public clients: :class:`SIEClient` blocks on its calls, :class:`SIEAsyncClient` awaits them.
 
-Owns signatures, their documentation and the life of the connection pool. Not here: what a call does (``calls``), how it
-is carried (``transport``).
+Owns where requests go and the life of the connection pool. Not here: the methods (``methods``), what a call does
+(``calls``), how it is carried (``transport``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from sie_sdk import calls
-from sie_sdk.calls import Call, Cancel, Patience, Server
+from sie_sdk.effects import Call, Server
 from sie_sdk.errors import ConfigurationError
-from sie_sdk.types import EncodeResult, Item, ModelInfo, OutputDtype, OutputType, Progress
+from sie_sdk.methods import Http, Methods
+from sie_sdk.types import Progress
 
 if TYPE_CHECKING:
-    # httpx takes longer to import than the rest of the SDK together; the first client made imports it.
-    import httpx
+    import httpx  # noqa: F401 - named by the clients' base classes
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 
-T = TypeVar("T")
-Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
-One: TypeAlias = Item | str
-Many: TypeAlias = Sequence[Item | str]
-Async: TypeAlias = Coroutine[Any, Any, T]
 
-
-class EncodeKeywords(TypedDict, total=False):
-    """The keywords of ``encode``, for the type checker; ``encode`` itself documents them."""
-
-    output_types: Sequence[OutputType] | None
-    instruction: str | None
-    output_dtype: OutputDtype | None
-    is_query: bool | None
-    options: Mapping[str, Any] | None
-    wait_for_capacity: bool
-    deadline_s: float
-    progress: Callable[[Progress], object] | None
-    cancel: Cancel | None
-    idempotency_key: str | None
-
-
-class _Client(Generic[Http]):
+class _Client(Methods[Http]):
     def __init__(
         self,
         base_url: str | None = None,
@@ -80,112 +58,6 @@ class _Client(Generic[Http]):
     def base_url(self) -> str:
         """The server's URL, without a final slash."""
         return self._server.base_url
-
-    # encode has four readings: one item or many, blocking or awaited. A str is a sequence of str as well, hence the
-    # ignores: the first reading that fits is the one meant, for the type checker as at run time.
-    @overload
-    def encode(  # type: ignore[overload-overlap]
-        self: _Client[httpx.Client], model: str, items: One, **keywords: Unpack[EncodeKeywords]
-    ) -> EncodeResult: ...
-    @overload
-    def encode(
-        self: _Client[httpx.Client], model: str, items: Many, **keywords: Unpack[EncodeKeywords]
-    ) -> list[EncodeResult]: ...
-    @overload
-    def encode(  # type: ignore[overload-overlap]
-        self: _Client[httpx.AsyncClient], model: str, items: One, **keywords: Unpack[EncodeKeywords]
-    ) -> Async[EncodeResult]: ...
-    @overload
-    def encode(
-        self: _Client[httpx.AsyncClient], model: str, items: Many, **keywords: Unpack[EncodeKeywords]
-    ) -> Async[list[EncodeResult]]: ...
-
-    def encode(
-        self,
-        model: str,
-        items: Item | str | Sequence[Item | str],
-        *,
-        output_types: Sequence[OutputType] | None = None,
-        instruction: str | None = None,
-        output_dtype: OutputDtype | None = None,
-        is_query: bool | None = None,
-        options: Mapping[str, Any] | None = None,
-        wait_for_capacity: bool = True,
-        deadline_s: float = 300.0,
-        progress: Callable[[Progress], object] | None = None,
-        cancel: Cancel | None = None,
-        idempotency_key: str | None = None,
-    ) -> Any:
-        """Turn texts into vectors: ``client.encode("all-MiniLM-L6-v2", "hello").dense`` has shape ``[dims]``.
-
-        A server that has scaled to zero wakes up meanwhile; ``progress`` tells how far it is.
-
-        Args:
-            model: a name of ``list_models()``.
-            items: one text or :class:`Item`, or a list of them.
-            output_types: what to compute; default the model's own.
-            instruction: put before each text, for models that were trained with one.
-            output_dtype: the arrays' dtype; default ``float32``.
-            is_query: True for a search query, False for a document; only some models tell them apart.
-            options: per-model choices, see the model's own page.
-            wait_for_capacity: False raises at once instead of waiting for a worker.
-            deadline_s: seconds until the call gives up, waiting included. The work stays queued.
-            progress: called with a :class:`Progress` whenever the call begins to wait; what it raises ends the call.
-            cancel: a ``threading.Event``; setting it ends a wait at once, and a request being held within a second.
-            idempotency_key: names this piece of work; the server computes it once however often it is sent.
-
-        Returns:
-            One :class:`EncodeResult` for one item, a list in the items' order for a list; the async client's to await.
-
-        Raises:
-            InvalidInputError: the request can never succeed; ``error.field`` names what to change.
-            ModelNotFoundError: ``error.details["nearest"]`` has names that are close.
-            UnavailableError: not now, and ``wait_for_capacity`` is False; ``error.retry_after`` says when.
-            DeadlineExceededError: ``deadline_s`` passed; ``error.details["job"]`` names the queued work.
-            SIEError: anything else; the whole tree is in ``sie_sdk.errors``.
-        """
-        patience = Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel)
-        many = [items] if isinstance(items, (str, Item)) else items
-        call = calls.encode(
-            model,
-            many,
-            patience,
-            output_types=output_types,
-            instruction=instruction,
-            output_dtype=output_dtype,
-            is_query=is_query,
-            options=options,
-            idempotency_key=idempotency_key,
-        )
-        return self._run(call if many is items else calls.first(call), progress)
-
-    @overload
-    def list_models(self: _Client[httpx.Client]) -> list[ModelInfo]: ...
-    @overload
-    def list_models(self: _Client[httpx.AsyncClient]) -> Async[list[ModelInfo]]: ...
-
-    def list_models(self) -> Any:
-        """Every model the server knows, loaded or not; never waits for a worker."""
-        return self._run(calls.list_models(self._impatience()))
-
-    @overload
-    def get_model(self: _Client[httpx.Client], name: str) -> ModelInfo: ...
-    @overload
-    def get_model(self: _Client[httpx.AsyncClient], name: str) -> Async[ModelInfo]: ...
-
-    def get_model(self, name: str) -> Any:
-        """One model by name.
-
-        Raises:
-            ModelNotFoundError: ``error.details["nearest"]`` has names that are close.
-        """
-        return self._run(calls.get_model(name, self._impatience()))
-
-    def _impatience(self) -> Patience:
-        return Patience(wait_for_capacity=False, deadline_s=self._timeout_s, timeout_s=self._timeout_s)
-
-    def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        raise NotImplementedError
 
     def _http(self, make: Callable[[int], Http]) -> Http:
         if self._closed:

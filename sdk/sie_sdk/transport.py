@@ -1,6 +1,6 @@
 """Runs calls over httpx: one driver that blocks, one that awaits, and the only place httpx's errors are translated.
 
-Owns connection pools and timeouts. Not here: when to send or wait (``calls``), the public methods (``client``).
+Owns connection pools and timeouts. Not here: when to send or wait (``settle``), the public methods (``client``).
 Imported on a client's first use, because httpx takes longer to import than the rest of the SDK together.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import httpx
 
-from sie_sdk.calls import Call, Effect, Reply, Report, Send, Server, Wait
+from sie_sdk.effects import Call, Effect, Reply, Report, Send, Server, Wait
 from sie_sdk.errors import ConnectionFailedError, InvalidInputError, SIEError, UnexpectedReplyError
 from sie_sdk.types import Progress
 

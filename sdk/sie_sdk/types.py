@@ -1,6 +1,7 @@
-"""The wire contract of encode: requests and results as frozen records, used by both ends.
+"""The wire contract of encode, score and extract: requests and results as frozen records, used by both ends.
 
-Owns the names, types and defaults of the fields. Not here: bytes (``wire``), arrays (``arrays``), HTTP (``client``).
+Owns the names, types and defaults of the fields. Not here: bytes (``wire``, ``replies``), arrays (``arrays``), what a
+bundle hands over to be serialised (``outputs``), HTTP (``client``).
 Field names follow the published SIE protocol, so that existing clients and ours speak the same bodies.
 """
 
@@ -12,16 +13,36 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-OutputType: TypeAlias = Literal["dense"]
-OutputDtype: TypeAlias = Literal["float32", "float16"]
+OutputType: TypeAlias = Literal["dense", "sparse", "multivector"]
+OutputDtype: TypeAlias = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
+Operation: TypeAlias = Literal["encode", "score", "extract"]
+
+Array: TypeAlias = npt.NDArray[Any]
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
-class Item(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One input. ``text`` is the content; ``id`` (echoed in the result) and ``metadata`` are the caller's own."""
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+class Item(msgspec.Struct, frozen=True, omit_defaults=True, eq=False):
+    """One input. ``text`` is the content; ``id`` (echoed in the result) and ``metadata`` are the caller's own.
+
+    ``multivector``: float vectors of shape ``[tokens, dims]`` computed before, for scoring by MaxSim instead of a text.
+    """
 
     text: str | None = None
     id: str | None = None
     metadata: dict[str, Any] | None = None
+    multivector: Floats | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Item):
+            return NotImplemented
+        if (self.text, self.id, self.metadata) != (other.text, other.id, other.metadata):
+            return False
+        if self.multivector is None or other.multivector is None:
+            return self.multivector is other.multivector
+        return np.array_equal(self.multivector, other.multivector)
 
 
 class EncodeParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +59,34 @@ class EncodeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     items: list[Item]
     params: EncodeParams = EncodeParams()
+
+
+class ScoreRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of ``POST /v1/score/{model}``: every item is scored against the one query."""
+
+    query: Item
+    items: list[Item]
+    instruction: str | None = None
+    options: dict[str, Any] | None = None
+
+
+class ExtractParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What to look for: ``labels`` for models that take them, ``output_schema`` for those that fill one."""
+
+    labels: list[str] | None = None
+    output_schema: dict[str, Any] | None = None
+    instruction: str | None = None
+    options: dict[str, Any] | None = None
+
+
+class ExtractRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of ``POST /v1/extract/{model}``."""
+
+    items: list[Item]
+    params: ExtractParams = ExtractParams()
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -62,12 +111,112 @@ class Usage(msgspec.Struct, frozen=True):
     input_tokens: int = 0
 
 
-class EncodeResult(msgspec.Struct, frozen=True, eq=False):
-    """The result of one item. ``dense`` is a read-only array of shape ``[dims]``."""
+class PairUsage(Usage, frozen=True):
+    """What a score computed: the tokens, and the pairs of query and item."""
 
-    dense: npt.NDArray[np.floating[Any]] | None = None
+    pairs: int = 0
+
+
+class SparseVector(msgspec.Struct, frozen=True, eq=False):
+    """A vector by its non-zero places: ``indices`` (int32) and ``values`` (float), both ``[k]``, of ``dims`` in all."""
+
+    indices: npt.NDArray[np.int32]
+    values: Floats
+    dims: int | None = None
+
+
+class Quantization(msgspec.Struct, frozen=True, eq=False):
+    """How int8 and uint8 values stand for numbers: ``x ~= values * scale + offset``.
+
+    Both are one number for a dense vector and arrays of shape ``[tokens]`` for a multivector.
+    """
+
+    scale: float | Floats
+    offset: float | Floats = 0.0
+
+    def dequantise(self, values: Array) -> npt.NDArray[np.float32]:
+        """The numbers (float32) that ``values``, ``[dims]`` or ``[tokens, dims]``, stand for."""
+        scale, offset = (np.asarray(each, np.float32)[..., None] for each in (self.scale, self.offset))
+        return np.asarray(values.astype(np.float32) * scale + offset, np.float32)
+
+
+class EncodeResult(msgspec.Struct, frozen=True, eq=False):
+    """The representations of one item; what was not asked for is None. Arrays are read-only.
+
+    ``dense`` has shape ``[dims]``, ``multivector`` ``[tokens, dims]``, of the dtype asked for; ``binary`` and
+    ``ubinary`` are uint8 with eight dimensions in each byte (``numpy.unpackbits`` opens them). The two quantizations
+    are there for int8 and uint8.
+    """
+
+    dense: Array | None = None
+    sparse: SparseVector | None = None
+    multivector: Array | None = None
+    dense_quantization: Quantization | None = None
+    multivector_quantization: Quantization | None = None
     id: str | None = None
     timing: Timing | None = None
+
+
+class ScoreEntry(msgspec.Struct, frozen=True):
+    """One item's score. ``rank`` counts from 0, the best; ``index`` is the item's place in the request.
+
+    ``item_id`` is the item's own id, else ``item-{index}``. A server that is not ours may leave ``index`` out (-1).
+    """
+
+    item_id: str
+    score: float
+    rank: int
+    index: int = -1
+
+
+class ScoreResult(msgspec.Struct, frozen=True):
+    """Every item of a request scored against its query, best first."""
+
+    scores: list[ScoreEntry]
+    model: str = ""
+    query_id: str | None = None
+    usage: PairUsage | None = None
+    timing: Timing | None = None
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """A labelled piece of an item's text: ``text[start:end]``, counted in characters (Unicode code points)."""
+
+    text: str
+    label: str
+    score: float
+    start: int | None = None
+    end: int | None = None
+
+
+class Classification(msgspec.Struct, frozen=True):
+    """A label for a whole item; scores lie in 0 to 1."""
+
+    label: str
+    score: float
+
+
+class ExtractFailure(msgspec.Struct, frozen=True):
+    """Why one item has no result, when a server answers the others."""
+
+    code: str
+    message: str = ""
+
+
+class ExtractResult(msgspec.Struct, frozen=True):
+    """What was found in one item. ``relations``, ``objects`` and ``data`` are the protocol's; ours stay empty."""
+
+    id: str | None = None
+    entities: list[Entity] = []
+    classifications: list[Classification] = []
+    relations: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
+    data: dict[str, Any] = {}
+    error: ExtractFailure | None = None
+    timing: Timing | None = None
+
+
+# -- catalogue and jobs ------------------------------------------------------------------------------------------------
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

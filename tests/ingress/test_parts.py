@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sie_broker.contract import Reply
 from sie_ingress import parts
-from sie_sdk import wire
+from sie_sdk import results, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import EncodeParams, EncodeRequest, Item, Timing, Usage
 from tests.ingress.conftest import Desk
@@ -42,10 +42,10 @@ def test_splitting_keeps_every_item_in_order_and_every_limit(sizes: list[int]) -
 
 def test_merging_keeps_the_order_adds_usage_and_takes_the_slowest_part_s_timing() -> None:
     whole = parts.merge("job", [reply(0, 3, 5.0), reply(3, 2, 9.0)], [3, 2])
-    results = wire.read_encode_result(whole.data)
-    assert [result.id for result in results] == ["0", "1", "2", "3", "4"]
-    assert [float(result.dense[0]) for result in results if result.dense is not None] == [0, 1, 2, 3, 4]
-    assert results[0].timing is not None and results[0].timing.total_ms == 9.0
+    read = results.read_encode(whole.data)
+    assert [result.id for result in read] == ["0", "1", "2", "3", "4"]
+    assert [float(result.dense[0]) for result in read if result.dense is not None] == [0, 1, 2, 3, 4]
+    assert read[0].timing is not None and read[0].timing.total_ms == 9.0
     assert msgspec.msgpack.decode(whole.data)["usage"] == {"input_tokens": 5}
     assert whole.id == "job"
 

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from sie_ingress.submit import made_just_now
-from sie_sdk import wire
+from sie_sdk import results, wire
 from sie_sdk.calls import fresh_key
 from sie_sdk.types import EncodeRequest, Item
 from tests.conftest import eventually
@@ -32,7 +32,7 @@ async def test_a_msgpack_request_is_answered_in_msgpack(desk: Desk) -> None:
     async with desk.worker():
         answer = await desk.client.post(ROUTE, content=body, headers={"Content-Type": wire.MSGPACK})
     assert answer.headers["content-type"] == wire.MSGPACK
-    (result,) = wire.read_encode_result(answer.content)
+    (result,) = results.read_encode(answer.content)
     assert result.dense is not None and result.dense.tolist() == [3, 1]
     assert result.id == "x"
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sie_sdk import wire
+from sie_sdk import replies, wire
 from sie_sdk.errors import SIEError
 from sie_sdk.types import JobStatus, Timing, Usage
 
@@ -45,7 +45,9 @@ def vectors(count: int = 1) -> Answer:
 def accepted(job: JobStatus, **headers: str) -> Answer:
     """A 202 for ``job``; keywords are headers with ``_`` for ``-``."""
     location = {"Content-Type": wire.JSON, "Location": f"/v1/jobs/{job.id}", "X-Request-ID": "r-202"}
-    return Answer(202, wire.job_body(job), location | {key.replace("_", "-"): value for key, value in headers.items()})
+    return Answer(
+        202, replies.job_body(job), location | {key.replace("_", "-"): value for key, value in headers.items()}
+    )
 
 
 def refused(error: SIEError) -> Answer:

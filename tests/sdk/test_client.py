@@ -30,7 +30,8 @@ from sie_sdk import (
     UnexpectedReplyError,
     __version__,
     calls,
-    client,
+    methods,
+    settle,
 )
 from sie_sdk.types import EncodeRequest, JobStatus
 from tests.sdk.scripted_server import Answer, ScriptedServer, accepted, json_answer, refused, vectors
@@ -112,7 +113,7 @@ def test_a_cold_server_is_waited_for(server: ScriptedServer, call: Caller) -> No
 def test_a_connection_cut_before_the_reply_is_tried_again_with_the_same_key(
     server: ScriptedServer, call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "RETRY_AFTER_S", 0.001)
+    monkeypatch.setattr(settle, "RETRY_AFTER_S", 0.001)
     server.script = [Answer(hang_up=True), refused(QueueFullError("full", retry_after=0.001)), vectors()]
     call("encode", "m", "a")
     assert len({request.headers["idempotency-key"] for request in server.asked}) == 1
@@ -295,11 +296,25 @@ async def test_cancelling_the_task_ends_an_awaited_call(server: ScriptedServer) 
             await task
 
 
-def test_the_typed_keywords_are_those_of_encode() -> None:
-    hints = get_type_hints(client._Client.encode, vars(client))
+@pytest.mark.parametrize(
+    ("method", "typed"),
+    [
+        (SIEClient.encode, methods.EncodeKeywords),
+        (SIEClient.score, methods.CallKeywords),
+        (SIEClient.extract, methods.ExtractKeywords),
+    ],
+)
+def test_the_typed_keywords_are_those_of_the_method(method: Callable[..., Any], typed: type) -> None:
+    hints = get_type_hints(method, vars(methods))
     keywords = {
         name: hints[name]
-        for name, parameter in inspect.signature(SIEClient.encode).parameters.items()
+        for name, parameter in inspect.signature(method).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert keywords == get_type_hints(client.EncodeKeywords, vars(client))
+    assert keywords == get_type_hints(typed, vars(methods))
+
+
+def test_keys_are_fresh_and_laid_out_as_uuid7() -> None:
+    keys = [calls.fresh_key() for _ in range(100)]
+    assert len(set(keys)) == 100
+    assert {(len(key), key[12], key[16] in "89ab") for key in keys} == {(32, "7", True)}

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from sie_sdk import errors, wire
+from sie_sdk import errors, refusals
 from sie_sdk.errors import BY_CODE, SIEError
 
 
@@ -42,7 +42,7 @@ def test_an_error_pickles(cls: type[SIEError]) -> None:
 @pytest.mark.parametrize("cls", CLASSES)
 def test_an_error_crosses_the_wire(cls: type[SIEError]) -> None:
     error = made(cls)
-    back = wire.read_error(cls.status, {"x-request-id": "r1"}, wire.error_body(error))
+    back = refusals.read_error(cls.status, {"x-request-id": "r1"}, refusals.error_body(error))
     assert type(back) is cls
     assert vars(back) == vars(error)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sie_sdk import calls, wire
-from sie_sdk.calls import Cancel, Effect, Patience, Reply, Report, Send, Wait
+from sie_sdk import refusals, replies
+from sie_sdk.effects import Cancel, Effect, Patience, Reply, Report, Send, Wait
 from sie_sdk.errors import (
     CancelledByCallerError,
     ConnectionFailedError,
@@ -21,6 +21,7 @@ from sie_sdk.errors import (
     SIEError,
     UnexpectedReplyError,
 )
+from sie_sdk.settle import RETRY_AFTER_S, settle
 from sie_sdk.types import JobStatus, Progress
 
 DONE = Reply(200, {}, b"done")
@@ -41,7 +42,7 @@ class World:
 
     def run(self, deadline_s: float = 300.0, wait_for_capacity: bool = True, cancel: Cancel | None = None) -> Reply:
         patience = Patience(wait_for_capacity, deadline_s, cancel=cancel, now=lambda: self.clock)
-        call = calls.settle(POST, patience)
+        call = settle(POST, patience)
         try:
             effect: Effect = next(call)
             while True:
@@ -78,12 +79,12 @@ def accepted(retry_after: float = 3.0, held: bool = False, **job: Any) -> Reply:
     return Reply(
         202,
         headers | ({"preference-applied": "wait"} if held else {}),
-        wire.job_body(JobStatus("j1", **{"state": "provisioning", **job})),
+        replies.job_body(JobStatus("j1", **{"state": "provisioning", **job})),
     )
 
 
 def refused(error: SIEError) -> Reply:
-    return Reply(error.status, {"x-request-id": "r9"}, wire.error_body(error))
+    return Reply(error.status, {"x-request-id": "r9"}, refusals.error_body(error))
 
 
 def test_a_warm_server_is_asked_once() -> None:
@@ -152,12 +153,12 @@ def test_without_location_the_jobs_route_is_used() -> None:
 
 
 def test_the_pause_comes_from_the_header_then_the_body_then_a_default() -> None:
-    body = wire.job_body(JobStatus("j1", retry_after_s=4.0))
-    bare = wire.job_body(JobStatus("j1"))
+    body = replies.job_body(JobStatus("j1", retry_after_s=4.0))
+    bare = replies.job_body(JobStatus("j1"))
     pauses = [Reply(202, {"retry-after": "2"}, body), Reply(202, {}, body), Reply(202, {}, bare)]
     world = World([accepted(), *pauses, DONE])
     world.run()
-    assert world.waits == [2.0, 4.0, calls.RETRY_AFTER_S]
+    assert world.waits == [2.0, 4.0, RETRY_AFTER_S]
 
 
 def test_the_jobs_error_is_final() -> None:
@@ -252,9 +253,3 @@ def test_a_202_without_a_job_is_unexpected() -> None:
         World([Reply(202, {"x-request-id": "r9"}, b"{}")]).run()
     assert caught.value.request_id == "r9"
     assert caught.value.details["http_status"] == 202
-
-
-def test_keys_are_fresh_and_laid_out_as_uuid7() -> None:
-    keys = [calls.fresh_key() for _ in range(100)]
-    assert len(set(keys)) == 100
-    assert {(len(key), key[12], key[16] in "89ab") for key in keys} == {(32, "7", True)}

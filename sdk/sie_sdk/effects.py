@@ -1,0 +1,84 @@
+"""What a call asks of the world, as data: requests to send, pauses, news for the caller. One contract for all drivers.
+
+    caller ──next──> call ──Send──> transport ──Reply──> call ──Wait / Report──> ... ──return──> result
+
+Owns the records that pass between a call (a generator that yields effects and is sent what came back) and its driver.
+A failed connection is thrown in at the ``Send``. Not here: which effects (``calls``, ``settle``), performing them
+(``transport``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from sie_sdk.types import Progress
+
+T = TypeVar("T")
+
+
+class Cancel(Protocol):
+    """A flag another thread may set; ``threading.Event`` is one."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> object: ...
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Where a client's calls go (scheme, host, any prefix; no final slash) and the headers that say who calls."""
+
+    base_url: str
+    headers: dict[str, str]
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes | None = None
+    timeout_s: float = 150.0
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Effect: let ``seconds`` pass, or less if ``cancel`` is set meanwhile."""
+
+    seconds: float
+    cancel: Cancel | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Effect: tell the caller's ``progress`` callback."""
+
+    progress: Progress
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What came back for a ``Send``; header names are looked up in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def content_type(self) -> str | None:
+        return self.headers.get("content-type")
+
+
+Effect: TypeAlias = Send | Wait | Report
+Call: TypeAlias = Generator[Effect, Any, T]
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long one call tries and who may stop it; ``timeout_s`` bounds one HTTP request, ``deadline_s`` them all."""
+
+    wait_for_capacity: bool = True
+    deadline_s: float = 300.0
+    timeout_s: float = 150.0
+    cancel: Cancel | None = None
+    now: Callable[[], float] = time.monotonic

@@ -1,0 +1,282 @@
+"""The public methods of the clients, each written and documented once, for the blocking and the awaiting client.
+
+Owns signatures and their documentation. Not here: what a call does (``calls``), how it is carried (``transport``), the
+clients themselves and the life of their connections (``client``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
+
+from sie_sdk import calls
+from sie_sdk.effects import Call, Cancel, Patience
+from sie_sdk.types import (
+    EncodeResult,
+    ExtractResult,
+    Item,
+    ModelInfo,
+    OutputDtype,
+    OutputType,
+    Progress,
+    ScoreResult,
+)
+
+if TYPE_CHECKING:
+    # httpx takes longer to import than the rest of the SDK together; the first client made imports it.
+    import httpx
+
+T = TypeVar("T")
+Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
+One: TypeAlias = Item | str
+Many: TypeAlias = Sequence[Item | str]
+Async: TypeAlias = Coroutine[Any, Any, T]
+Blocking: TypeAlias = "Methods[httpx.Client]"
+Awaited: TypeAlias = "Methods[httpx.AsyncClient]"
+
+
+class CallKeywords(TypedDict, total=False):
+    """The keywords of every inference call, for the type checker; ``encode`` documents them."""
+
+    instruction: str | None
+    options: Mapping[str, Any] | None
+    wait_for_capacity: bool
+    deadline_s: float
+    progress: Callable[[Progress], object] | None
+    cancel: Cancel | None
+    idempotency_key: str | None
+
+
+class EncodeKeywords(CallKeywords, total=False):
+    """The keywords of ``encode``."""
+
+    output_types: Sequence[OutputType] | None
+    output_dtype: OutputDtype | None
+    is_query: bool | None
+
+
+class ExtractKeywords(CallKeywords, total=False):
+    """The keywords of ``extract``."""
+
+    labels: Sequence[str] | None
+    output_schema: Mapping[str, Any] | None
+
+
+class Methods(Generic[Http]):
+    """What both clients can do. A method has a reading for each: blocking, or awaited.
+
+    ``encode`` and ``extract`` have two more: one item, or many. A str is a sequence of str as well, hence the ignores:
+    the first reading that fits is the one meant, for the type checker as at run time.
+    """
+
+    _timeout_s: float
+
+    @overload
+    def encode(  # type: ignore[overload-overlap]
+        self: Blocking, model: str, items: One, **keywords: Unpack[EncodeKeywords]
+    ) -> EncodeResult: ...
+    @overload
+    def encode(self: Blocking, model: str, items: Many, **keywords: Unpack[EncodeKeywords]) -> list[EncodeResult]: ...
+    @overload
+    def encode(  # type: ignore[overload-overlap]
+        self: Awaited, model: str, items: One, **keywords: Unpack[EncodeKeywords]
+    ) -> Async[EncodeResult]: ...
+    @overload
+    def encode(
+        self: Awaited, model: str, items: Many, **keywords: Unpack[EncodeKeywords]
+    ) -> Async[list[EncodeResult]]: ...
+
+    def encode(
+        self,
+        model: str,
+        items: One | Many,
+        *,
+        output_types: Sequence[OutputType] | None = None,
+        instruction: str | None = None,
+        output_dtype: OutputDtype | None = None,
+        is_query: bool | None = None,
+        options: Mapping[str, Any] | None = None,
+        wait_for_capacity: bool = True,
+        deadline_s: float = 300.0,
+        progress: Callable[[Progress], object] | None = None,
+        cancel: Cancel | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """Turn texts into vectors: ``client.encode("all-MiniLM-L6-v2", "hello").dense`` has shape ``[dims]``.
+
+        A server that has scaled to zero wakes up meanwhile; ``progress`` tells how far it is.
+
+        Args:
+            model: a name of ``list_models()``.
+            items: one text or :class:`Item`, or a list of them.
+            output_types: what to compute, of ``dense``, ``sparse`` and ``multivector``; default ``dense`` where the
+                model has it, else all it has.
+            instruction: put before each text, for models that were trained with one.
+            output_dtype: the arrays' dtype; default ``float32``. int8 and uint8 come with what to scale them by.
+            is_query: True for a search query, False for a document; only some models tell them apart.
+            options: per-model choices, see the model's own page.
+            wait_for_capacity: False raises at once instead of waiting for a worker.
+            deadline_s: seconds until the call gives up, waiting included. The work stays queued.
+            progress: called with a :class:`Progress` whenever the call begins to wait; what it raises ends the call.
+            cancel: a ``threading.Event``; setting it ends a wait at once, and a request being held within a second.
+            idempotency_key: names this piece of work; the server computes it once however often it is sent.
+
+        Returns:
+            One :class:`EncodeResult` for one item, a list in the items' order for a list; the async client's to await.
+
+        Raises:
+            InvalidInputError: the request can never succeed; ``error.field`` names what to change.
+            ModelNotFoundError: ``error.details["nearest"]`` has names that are close.
+            UnavailableError: not now, and ``wait_for_capacity`` is False; ``error.retry_after`` says when.
+            DeadlineExceededError: ``deadline_s`` passed; ``error.details["job"]`` names the queued work.
+            SIEError: anything else; the whole tree is in ``sie_sdk.errors``.
+        """
+        many = [items] if isinstance(items, (str, Item)) else items
+        call = calls.encode(
+            model,
+            many,
+            Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
+            output_types=output_types,
+            instruction=instruction,
+            output_dtype=output_dtype,
+            is_query=is_query,
+            options=options,
+            idempotency_key=idempotency_key,
+        )
+        return self._run(call if many is items else calls.first(call), progress)
+
+    @overload
+    def score(
+        self: Blocking, model: str, query: One, items: One | Many, **keywords: Unpack[CallKeywords]
+    ) -> ScoreResult: ...
+    @overload
+    def score(
+        self: Awaited, model: str, query: One, items: One | Many, **keywords: Unpack[CallKeywords]
+    ) -> Async[ScoreResult]: ...
+
+    def score(
+        self,
+        model: str,
+        query: One,
+        items: One | Many,
+        *,
+        instruction: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        wait_for_capacity: bool = True,
+        deadline_s: float = 300.0,
+        progress: Callable[[Progress], object] | None = None,
+        cancel: Cancel | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """Score items against a query, best first: ``client.score("ms-marco-MiniLM-L-6-v2", "capital?", texts)``.
+
+        Args:
+            model: a reranker of ``list_models()``, or a multivector model, which scores by MaxSim.
+            query: a text or :class:`Item`.
+            items: what to score, at most 1000. ``Item(multivector=...)`` spares computing vectors you already have.
+            instruction: what counts as relevant, for models that were trained with one.
+
+        The other keywords, and what is raised, are those of :meth:`encode`.
+
+        Returns:
+            A :class:`ScoreResult`. Each of its ``scores`` names its item by ``index`` and by ``item_id``, the item's
+            own id or ``item-{index}``.
+        """
+        call = calls.score(
+            model,
+            query,
+            [items] if isinstance(items, (str, Item)) else items,
+            Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
+            instruction=instruction,
+            options=options,
+            idempotency_key=idempotency_key,
+        )
+        return self._run(call, progress)
+
+    @overload
+    def extract(  # type: ignore[overload-overlap]
+        self: Blocking, model: str, items: One, **keywords: Unpack[ExtractKeywords]
+    ) -> ExtractResult: ...
+    @overload
+    def extract(
+        self: Blocking, model: str, items: Many, **keywords: Unpack[ExtractKeywords]
+    ) -> list[ExtractResult]: ...
+    @overload
+    def extract(  # type: ignore[overload-overlap]
+        self: Awaited, model: str, items: One, **keywords: Unpack[ExtractKeywords]
+    ) -> Async[ExtractResult]: ...
+    @overload
+    def extract(
+        self: Awaited, model: str, items: Many, **keywords: Unpack[ExtractKeywords]
+    ) -> Async[list[ExtractResult]]: ...
+
+    def extract(
+        self,
+        model: str,
+        items: One | Many,
+        *,
+        labels: Sequence[str] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        instruction: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        wait_for_capacity: bool = True,
+        deadline_s: float = 300.0,
+        progress: Callable[[Progress], object] | None = None,
+        cancel: Cancel | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """Find entities in texts, or classify them: ``client.extract("bert-base-NER", "Ada is in London").entities``.
+
+        Args:
+            model: an extraction or classification model of ``list_models()``.
+            items: one text or :class:`Item`, or a list of them.
+            labels: what to look for; only zero-shot models take them, others have their own.
+            output_schema: a schema to fill, for models that do.
+            instruction: for models that were trained with one.
+
+        The other keywords, and what is raised, are those of :meth:`encode`.
+
+        Returns:
+            One :class:`ExtractResult` for one item, a list in the items' order for a list. An entity's ``start`` and
+            ``end`` count characters of its item's text.
+        """
+        many = [items] if isinstance(items, (str, Item)) else items
+        call = calls.extract(
+            model,
+            many,
+            Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
+            labels=labels,
+            output_schema=output_schema,
+            instruction=instruction,
+            options=options,
+            idempotency_key=idempotency_key,
+        )
+        return self._run(call if many is items else calls.first(call), progress)
+
+    @overload
+    def list_models(self: Blocking) -> list[ModelInfo]: ...
+    @overload
+    def list_models(self: Awaited) -> Async[list[ModelInfo]]: ...
+
+    def list_models(self) -> Any:
+        """Every model the server knows, loaded or not; never waits for a worker."""
+        return self._run(calls.list_models(self._impatience()))
+
+    @overload
+    def get_model(self: Blocking, name: str) -> ModelInfo: ...
+    @overload
+    def get_model(self: Awaited, name: str) -> Async[ModelInfo]: ...
+
+    def get_model(self, name: str) -> Any:
+        """One model by name.
+
+        Raises:
+            ModelNotFoundError: ``error.details["nearest"]`` has names that are close.
+        """
+        return self._run(calls.get_model(name, self._impatience()))
+
+    def _impatience(self) -> Patience:
+        return Patience(wait_for_capacity=False, deadline_s=self._timeout_s, timeout_s=self._timeout_s)
+
+    def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
+        raise NotImplementedError

@@ -1,0 +1,178 @@
+"""From a call's first request to its last reply: follow the job of a 202, try again or give up.
+
+Owns when that happens and what is told meanwhile. Not here: what is asked for (``calls``), sockets, clocks that tick,
+threads, event loops (``transport``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from sie_sdk import refusals, results
+from sie_sdk.effects import Call, Patience, Reply, Report, Send, Wait
+from sie_sdk.errors import (
+    CancelledByCallerError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    ProvisioningError,
+    SIEError,
+    UnavailableError,
+    UnexpectedReplyError,
+)
+from sie_sdk.types import Progress
+
+T = TypeVar("T")
+
+RETRY_AFTER_S = 1.0
+"""The pause when a server names none."""
+
+HOLD_S = 20
+"""How long a server is asked to hold a look at a job; well below what proxies cut."""
+
+HOLD_IF_CANCELLABLE_S = 1
+"""The same for a call with ``cancel``: a held request cannot be woken, so it is kept short."""
+
+GRACE_S = 10.0
+"""How much longer than the asked hold a reply may take."""
+
+
+def settle(request: Send, patience: Patience) -> Call[Reply]:
+    """Send ``request`` until it has a final reply: follow the job of a 202, try again on 503, 429 and no connection.
+
+    Raises:
+        SIEError: the server's final error, or with ``wait_for_capacity=False`` its first "not now".
+        DeadlineExceededError: ``deadline_s`` passed; a queued job stays queued and is named.
+        CancelledByCallerError: ``cancel`` was set; likewise.
+        UnexpectedReplyError: a reply does not follow the protocol.
+    """
+    return _Errand(request, patience).run()
+
+
+class _Errand:
+    """The state of one :func:`settle`: when it began, the job it follows and what it last heard."""
+
+    def __init__(self, request: Send, patience: Patience) -> None:
+        self.request = request
+        self.patience = patience
+        self.started = self.sent = patience.now()
+        self.job: str | None = None
+        self.location = ""
+        self.heard = "the first reply"
+
+    def run(self) -> Call[Reply]:
+        while True:
+            self._stop_if_cancelled()
+            try:
+                reply: Reply = yield self._next_request()
+            except ConnectionFailedError as error:
+                error.request_id = self.request.headers["X-Request-ID"]
+                yield from self._pause_after(error, "unreachable")
+                continue
+            if reply.status == 202:
+                yield from self._follow(reply)
+            elif 200 <= reply.status < 300:
+                yield self._report("done")
+                return reply
+            else:
+                refusal = refusals.read_error(reply.status, reply.headers, reply.body)
+                if not isinstance(refusal, UnavailableError):
+                    raise refusal
+                yield from self._pause_after(refusal, "retrying")
+
+    def _next_request(self) -> Send:
+        remaining = self._remaining()
+        if remaining <= 0:
+            raise self._too_late()
+        self.sent = self.patience.now()
+        if self.job is None:
+            return msgspec.structs.replace(self.request, timeout_s=min(self.request.timeout_s, remaining))
+        longest = HOLD_S if self.patience.cancel is None else HOLD_IF_CANCELLABLE_S
+        hold = int(min(longest, remaining))
+        headers = {
+            name: value
+            for name, value in self.request.headers.items()
+            if name not in ("Content-Type", "Idempotency-Key")
+        }
+        if hold:
+            headers["Prefer"] = f"wait={hold}"
+        return Send("GET", self.location, headers, timeout_s=hold + GRACE_S)
+
+    def _follow(self, reply: Reply) -> Call[None]:
+        job = read(reply, results.read_job)
+        pause = refusals.parse_retry_after(reply.headers.get("retry-after")) or job.retry_after_s or RETRY_AFTER_S
+        # Only the path of Location is used: the API key goes to no other host, and base_url may have a prefix.
+        location = urlsplit(reply.headers.get("location", "")).path or f"/v1/jobs/{quote(job.id, safe='')}"
+        if not self.patience.wait_for_capacity:
+            raise ProvisioningError(
+                job.message or "No worker is up yet; the work is queued.",
+                hint="Pass wait_for_capacity=True to wait for the result.",
+                retry_after=pause,
+                request_id=reply.headers.get("x-request-id"),
+                job=job.id,
+                location=location,
+            )
+        accepted_now = self.job is None
+        self.job, self.location = job.id, location
+        self.heard = f"job {job.id} ({job.message or job.state})"
+        if "preference-applied" in reply.headers:
+            # The server held the request, which was the waiting; the floor is for one that only says so.
+            pause = min(pause, RETRY_AFTER_S) - (self.patience.now() - self.sent)
+        yield self._report(job.state, pause if pause > 0 else None, job.message)
+        # The first look comes at once and asks to be held: an answer that is early is not waited past.
+        if pause > 0 and not accepted_now:
+            yield self._wait(pause)
+
+    def _pause_after(self, error: SIEError, state: str) -> Call[None]:
+        self.heard = error.message
+        if self._remaining() <= 0:
+            raise self._too_late() from error
+        if not self.patience.wait_for_capacity:
+            raise error
+        # Jitter, so that the callers a restart turned away do not all come back together.
+        pause = (error.retry_after or RETRY_AFTER_S) * random.uniform(1.0, 1.1)
+        yield self._report(state, pause, error.message)
+        yield self._wait(pause)
+
+    def _wait(self, seconds: float) -> Wait:
+        return Wait(max(0.0, min(seconds, self._remaining())), self.patience.cancel)
+
+    def _report(self, state: str, retry_after_s: float | None = None, message: str | None = None) -> Report:
+        return Report(Progress(state, self.job, self.patience.now() - self.started, retry_after_s, message))
+
+    def _remaining(self) -> float:
+        return self.started + self.patience.deadline_s - self.patience.now()
+
+    def _stop_if_cancelled(self) -> None:
+        if self.patience.cancel is not None and self.patience.cancel.is_set():
+            raise CancelledByCallerError(f"The call was cancelled.{self._stays_queued()}", **self._about())
+
+    def _too_late(self) -> DeadlineExceededError:
+        deadline = self.patience.deadline_s
+        return DeadlineExceededError(
+            f"No result within the deadline of {deadline:g} s; the last news was: {self.heard}.{self._stays_queued()}",
+            limit=deadline,
+            hint=f"Pass a larger deadline_s than {deadline:g}.",
+            **self._about(),
+        )
+
+    def _stays_queued(self) -> str:
+        return f" The work stays queued as job {self.job}." if self.job else ""
+
+    def _about(self) -> dict[str, Any]:
+        request_id = {"request_id": self.request.headers["X-Request-ID"]}
+        return request_id | ({"job": self.job, "location": self.location} if self.job else {})
+
+
+def read(reply: Reply, reader: Callable[[bytes, str | None], T]) -> T:
+    """The body of a reply by ``reader(body, content_type)``; an unexpected one says which request and status it was."""
+    try:
+        return reader(reply.body, reply.content_type)
+    except UnexpectedReplyError as error:
+        error.request_id = reply.headers.get("x-request-id")
+        error.details["http_status"] = reply.status
+        raise
