@@ -59,7 +59,7 @@ def pack_ragged(rows: Sequence[npt.NDArray[Any]]) -> list[dict[bytes, Any]]:
         return []
     if any(row.ndim != 1 for row in rows):
         raise InvalidInputError("Ragged rows are vectors.")
-    joined = np.concatenate(rows)
+    joined = np.concatenate(rows, dtype=rows[0].dtype, casting="no")
     dtype, data = _known_dtype_of(joined), _bytes_of(joined)
     packed, start = [], 0
     for row in rows:
@@ -89,6 +89,9 @@ def unpack(obj: Mapping[bytes, Any]) -> npt.NDArray[Any]:
         raise InvalidInputError(
             f"An array's shape is a list of at most {MAX_DIMENSIONS} sizes.", field="shape", limit=MAX_DIMENSIONS
         )
+    if type(data) is bytes and len(shape) == 1 and len(data) == shape[0] * dtype.itemsize:
+        # What nearly every array is: a vector in bytes, which numpy gives out read-only by itself. Twice as fast.
+        return np.frombuffer(data, dtype)
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise InvalidInputError("An array's data is binary.", field="data")
     size = data.nbytes if isinstance(data, memoryview) else len(data)
@@ -123,6 +126,8 @@ def _known_dtype(code: object) -> np.dtype[Any]:
 
 
 def _is_shape(shape: object) -> bool:
+    if type(shape) is list and len(shape) == 1:
+        return type(shape[0]) is int and shape[0] >= 0
     return (
         isinstance(shape, (list, tuple))
         and len(shape) <= MAX_DIMENSIONS

@@ -118,7 +118,7 @@ def _written(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     raise InvalidInputError(
-        f"A {type(value).__name__} does not travel.", hint="Metadata and options hold what JSON can say."
+        f"A value of type {type(value).__name__} does not travel.", hint="Metadata and options hold what JSON can say."
     )
 
 

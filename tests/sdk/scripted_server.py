@@ -12,6 +12,8 @@ import numpy as np
 
 from sie_sdk import replies, wire
 from sie_sdk.errors import SIEError
+from sie_sdk.outputs import DenseOutput
+from sie_sdk.replies import Extracted
 from sie_sdk.types import JobStatus, Timing, Usage
 
 
@@ -38,7 +40,23 @@ class Answer:
 def vectors(count: int = 1) -> Answer:
     """An encode result of ``count`` items; vector i is ``[i, 0.5]``."""
     rows = np.stack([np.arange(count), np.full(count, 0.5)], axis=1)
-    body = wire.encode_result("m", [None] * count, rows, "float32", Timing(total_ms=3.0), Usage(2))
+    dense = DenseOutput(rows.astype(np.float32), 2, "float32")
+    return result(replies.encode("m", [None] * count, {"dense": dense}, Timing(total_ms=3.0), Usage(2)))
+
+
+def scores(*values: float) -> Answer:
+    """A score result, one value per item."""
+    array = np.array(values, np.float32)
+    return result(replies.score("m", array, [None] * len(values), None, Timing(total_ms=3.0), Usage(2)))
+
+
+def extracted(*items: Extracted) -> Answer:
+    """An extract result."""
+    return result(replies.extract("m", [None] * len(items), items, Timing(total_ms=3.0), Usage(2)))
+
+
+def result(body: bytes) -> Answer:
+    """A reply that worked."""
     return Answer(200, body, {"Content-Type": wire.MSGPACK, "X-Request-ID": "r-ok"})
 
 

@@ -59,6 +59,12 @@ def test_packed_rows_are_the_rows_packed(dtype: str, rows: int, columns: int) ->
     assert arrays.pack_rows(matrix) == [arrays.pack(row) for row in matrix]
 
 
+@given(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), max_size=5))
+def test_packed_ragged_rows_are_the_rows_packed(dtype: str, lengths: list[int]) -> None:
+    rows = [sample(dtype, [length]) for length in lengths]
+    assert arrays.pack_ragged(rows) == [arrays.pack(row) for row in rows]
+
+
 def test_the_bytes_are_those_of_the_published_clients() -> None:
     assert msgspec.msgpack.encode(arrays.pack(np.array([1, -2], "<f4"))) == (
         b"\x85\xc4\x02nd\xc3\xc4\x04type\xa3<f4\xc4\x04kind\xc4\x00\xc4\x05shape\x91\x02"
@@ -125,3 +131,5 @@ def test_what_the_wire_has_no_form_for_is_not_packed(array: npt.NDArray[Any]) ->
 def test_only_a_matrix_has_rows() -> None:
     with pytest.raises(InvalidInputError, match="two dimensions"):
         arrays.pack_rows(np.zeros(3))
+    with pytest.raises(InvalidInputError, match="vectors"):
+        arrays.pack_ragged([np.zeros((2, 2))])

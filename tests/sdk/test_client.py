@@ -16,15 +16,19 @@ import pytest
 
 from sie_sdk import (
     CancelledByCallerError,
+    Classification,
     ConfigurationError,
     ConnectionFailedError,
     EncodeResult,
+    Entity,
+    ExtractResult,
     InvalidInputError,
     Item,
     ModelNotFoundError,
     Progress,
     ProvisioningError,
     QueueFullError,
+    ScoreResult,
     SIEAsyncClient,
     SIEClient,
     UnexpectedReplyError,
@@ -32,9 +36,20 @@ from sie_sdk import (
     calls,
     methods,
     settle,
+    wire,
 )
+from sie_sdk.replies import Extracted
 from sie_sdk.types import EncodeRequest, JobStatus
-from tests.sdk.scripted_server import Answer, ScriptedServer, accepted, json_answer, refused, vectors
+from tests.sdk.scripted_server import (
+    Answer,
+    ScriptedServer,
+    accepted,
+    extracted,
+    json_answer,
+    refused,
+    scores,
+    vectors,
+)
 
 Caller = Callable[..., Any]
 
@@ -83,6 +98,50 @@ def test_the_request_says_who_sends_it_and_never_poses_as_a_published_client(
     assert len(headers["idempotency-key"]) == len(headers["x-request-id"]) == 32
     assert "x-sie-sdk-version" not in headers
     assert "authorization" not in headers
+
+
+def test_items_are_scored_against_a_query(server: ScriptedServer, call: Caller) -> None:
+    server.script = [scores(0.25, 0.75), scores(1.0)]
+    result = call("score", "m", "capital?", ["Rome", Item(text="Paris", id="p")], instruction="i", options={"a": 1})
+    assert isinstance(result, ScoreResult)
+    assert [(entry.index, entry.score, entry.rank) for entry in result.scores] == [(1, 0.75, 0), (0, 0.25, 1)]
+    assert server.asked[0].path == "/v1/score/m"
+    request = wire.parse_score(server.asked[0].body, None)
+    assert (request.query, request.instruction, request.options) == (Item(text="capital?"), "i", {"a": 1})
+    assert request.items == [Item(text="Rome"), Item(text="Paris", id="p")]
+    assert len(call("score", "m", Item(text="capital?"), "Rome").scores) == 1
+
+
+def test_vectors_that_the_caller_has_are_scored_without_a_text(server: ScriptedServer, call: Caller) -> None:
+    server.script = [scores(1.0)]
+    ones = np.ones((2, 4), np.float32)
+    call("score", "m", Item(multivector=ones), [Item(multivector=ones[:1])])
+    request = wire.parse_score(server.asked[0].body, None)
+    assert (request.query, request.items) == (Item(multivector=ones), [Item(multivector=ones[:1])])
+
+
+def test_entities_are_extracted_from_one_text_or_many(server: ScriptedServer, call: Caller) -> None:
+    ada = Extracted([Entity("Ada", "person", 0.9, 0, 3)], [Classification("short", 0.5)])
+    server.script = [extracted(ada), extracted(ada, Extracted())]
+    one = call("extract", "m", "Ada", labels=["person"], output_schema={"a": "b"}, options={"threshold": 0.5})
+    assert isinstance(one, ExtractResult)
+    assert (one.entities, one.classifications) == (ada.entities, ada.classifications)
+    assert server.asked[0].path == "/v1/extract/m"
+    params = wire.parse_extract(server.asked[0].body, None).params
+    assert (params.labels, params.output_schema, params.options) == (["person"], {"a": "b"}, {"threshold": 0.5})
+    assert [len(result.entities) for result in call("extract", "m", ["Ada", "b"])] == [1, 0]
+
+
+def test_a_query_that_cannot_be_sent_is_named(call: Caller) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        call("score", "m", ["query"], ["a"])
+    assert caught.value.field == "query"
+
+
+def test_a_score_that_lacks_an_item_is_no_answer(server: ScriptedServer, call: Caller) -> None:
+    server.script = [scores(1.0)]
+    with pytest.raises(UnexpectedReplyError, match="1 results came back for 2 items"):
+        call("score", "m", "q", ["a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -1,74 +1,89 @@
-"""The bodies of the protocol: strict about what they say, precise about what is wrong with them."""
+"""The bodies of requests: strict about what they say, precise about what is wrong with them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_sdk import wire
-from sie_sdk.errors import (
-    InputTooLongError,
-    InvalidInputError,
-    SIEError,
-    UnsupportedMediaTypeError,
-)
-from sie_sdk.types import EncodeParams, EncodeRequest, Item
+from sie_sdk.errors import InputTooLongError, InvalidInputError, SIEError, UnsupportedMediaTypeError
+from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["items", "text", "id", "params", "error", "detail", "x"]), inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["items", "text", "id", "params", "query", "labels", "multivector", "x"]), inner, max_size=3
+        )
     ),
     max_leaves=8,
 )
-items = st.builds(
-    Item, text=st.text(), id=st.none() | st.text(), metadata=st.none() | st.dictionaries(st.text(), st.integers(0, 9))
-)
-requests = st.builds(
-    EncodeRequest,
-    items=st.lists(items, min_size=1, max_size=5),
-    params=st.builds(EncodeParams, instruction=st.none() | st.text()),
-)
+metadata = st.none() | st.dictionaries(st.text(), st.integers(0, 9))
+items = st.builds(Item, text=st.text(), id=st.none() | st.text(), metadata=metadata)
+vectors = st.integers(1, 3).map(lambda tokens: np.arange(tokens * 2, dtype=np.float32).reshape(tokens, 2))
+scorable = items | st.builds(Item, multivector=vectors, id=st.none() | st.text())
+instructions, many = st.none() | st.text(), st.lists(items, min_size=1, max_size=5)
+labels = st.none() | st.lists(st.text(min_size=1).filter(str.strip), unique=True, max_size=3)
+schemas = st.none() | st.dictionaries(st.text(), json_values, max_size=3)
+
+PARSE: dict[str, Callable[..., wire.Request]] = {
+    "encode": wire.parse_encode,
+    "score": wire.parse_score,
+    "extract": wire.parse_extract,
+}
+REQUESTS: dict[str, st.SearchStrategy[wire.Request]] = {
+    "encode": st.builds(EncodeRequest, many, st.builds(EncodeParams, instruction=instructions)),
+    "score": st.builds(ScoreRequest, scorable, st.lists(scorable, min_size=1, max_size=4), instructions),
+    "extract": st.builds(ExtractRequest, many, st.builds(ExtractParams, labels, schemas, instructions)),
+}
+each = pytest.mark.parametrize("operation", PARSE)
+
+
+def refusal(body: object, operation: str = "encode", limits: wire.Limits = wire.DEFAULT_LIMITS) -> InvalidInputError:
+    with pytest.raises(InvalidInputError) as caught:
+        PARSE[operation](json.dumps(body).encode(), wire.JSON, limits=limits)
+    assert caught.value.hint
+    return caught.value
 
 
 def parse(body: object, limits: wire.Limits = wire.DEFAULT_LIMITS) -> EncodeRequest:
     return wire.parse_encode(json.dumps(body).encode(), wire.JSON, limits=limits)
 
 
-def refusal(body: object, limits: wire.Limits = wire.DEFAULT_LIMITS) -> InvalidInputError:
-    with pytest.raises(InvalidInputError) as caught:
-        parse(body, limits)
-    assert caught.value.hint
-    return caught.value
-
-
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-@given(requests)
-def test_a_request_parses_to_what_was_sent_in_either_format(request: EncodeRequest) -> None:
-    assert wire.parse_encode(wire.request_body(request), wire.MSGPACK) == request
-    assert wire.parse_encode(msgspec.json.encode(request), wire.JSON) == request
+@each
+@given(data=st.data())
+def test_a_request_parses_to_what_was_sent_in_either_format(operation: str, data: st.DataObject) -> None:
+    request = data.draw(REQUESTS[operation])
+    assert PARSE[operation](wire.request_body(request), wire.MSGPACK) == request
+    in_json = msgspec.json.encode(request, enc_hook=lambda array: array.tolist())
+    assert PARSE[operation](in_json, wire.JSON) == request
 
 
-@given(st.binary(max_size=60), st.sampled_from([wire.MSGPACK, wire.JSON]))
-def test_any_bytes_are_a_request_or_a_typed_error(body: bytes, content_type: str) -> None:
+@each
+@given(body=st.binary(max_size=60), content_type=st.sampled_from([wire.MSGPACK, wire.JSON]))
+def test_any_bytes_are_a_request_or_a_typed_error(operation: str, body: bytes, content_type: str) -> None:
     try:
-        wire.parse_encode(body, content_type)
+        PARSE[operation](body, content_type)
     except SIEError as error:
         assert isinstance(error, InvalidInputError)
 
 
-@given(json_values)
-def test_any_value_is_a_request_or_a_typed_error(value: object) -> None:
+@each
+@given(value=json_values)
+def test_any_value_is_a_request_or_a_typed_error(operation: str, value: object) -> None:
     try:
-        wire.parse_encode(msgspec.msgpack.encode(value), None)
+        PARSE[operation](msgspec.msgpack.encode(value), None)
     except SIEError as error:
         assert isinstance(error, InvalidInputError)
 
@@ -137,16 +152,124 @@ def test_too_deep_nesting_is_the_callers_error() -> None:
 
 
 def test_more_items_than_allowed_are_refused_with_the_limit() -> None:
-    error = refusal({"items": [{"text": "a"}] * 3}, wire.Limits(max_items=2))
+    error = refusal({"items": [{"text": "a"}] * 3}, limits=wire.Limits(max_items=2))
     assert (error.field, error.limit) == ("items", 2)
 
 
 def test_a_text_is_measured_in_bytes_of_utf8() -> None:
     limits = wire.Limits(max_text_bytes=20)
     assert parse({"items": [{"text": "é" * 10}]}, limits)
-    error = refusal({"items": [{"text": "short"}, {"text": "é" * 10 + "x"}]}, limits)
+    error = refusal({"items": [{"text": "short"}, {"text": "é" * 10 + "x"}]}, limits=limits)
     assert isinstance(error, InputTooLongError)
     assert (error.field, error.limit) == ("items[1].text", 20)
+
+
+# -- what an item holds ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", ["images", "audio", "video", "document", "multivector"])
+@each
+def test_an_item_without_a_text_is_told_which_of_its_fields_cannot_be_read(operation: str, held: str) -> None:
+    value: Any = [[1.0]] if held == "multivector" else [{"data": "", "format": "png"}]
+    body: dict[str, Any] = {"query": {"text": "q"}, "items": [{"text": "a"}, {"id": "b", held: value}]}
+    if operation == "score" and held == "multivector":
+        assert wire.parse_score(json.dumps(body).encode(), wire.JSON).items[1].multivector is not None
+        return
+    error = refusal(body, operation)
+    assert error.field == f"items[1].{held}"
+    assert "this model reads text" in str(error)
+
+
+def test_a_query_without_content_is_named() -> None:
+    assert refusal({"query": {"id": "q"}, "items": [{"text": "a"}]}, "score").field == "query"
+    assert refusal({"query": {"images": [1]}, "items": [{"text": "a"}]}, "score").field == "query.images"
+    assert refusal({"items": [{"text": "a"}]}, "score").hint is not None
+    assert refusal({"query": "capital?", "items": [{"text": "a"}]}, "score").field == "query"
+
+
+def test_a_querys_text_has_the_same_limit_as_an_items() -> None:
+    body = {"query": {"text": "x" * 21}, "items": [{"text": "a"}]}
+    assert refusal(body, "score", wire.Limits(max_text_bytes=20)).field == "query.text"
+    body = {"query": {"text": "a"}, "items": [{"text": "a"}, {"text": "x" * 21}]}
+    assert refusal(body, "score", wire.Limits(max_text_bytes=20)).field == "items[1].text"
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ([], "shape"),
+        ([1.0, 2.0], "shape"),
+        ([[1.0], [1.0, 2.0]], "inhomogeneous"),
+        ([["a"]], "could not convert"),
+        ({"nd": True}, "not an array map"),
+        ("abc", "could not convert"),
+    ],
+)
+def test_a_multivector_is_a_matrix_of_floats(value: object, complaint: str) -> None:
+    error = refusal({"query": {"multivector": value}, "items": [{"text": "a"}]}, "score")
+    assert error.field == "query.multivector"
+    assert complaint in str(error)
+
+
+def test_a_multivector_of_integers_or_of_numbers_that_are_not_finite_is_refused() -> None:
+    for array in (np.ones((1, 2), "i4"), np.array([[np.nan]], "f4"), np.zeros((0, 4), "f4")):
+        body = wire.request_body(ScoreRequest(Item(text="q"), [Item(text="a"), Item(multivector=array)]))
+        with pytest.raises(InvalidInputError) as caught:
+            wire.parse_score(body, None)
+        assert caught.value.field == "items[1].multivector"
+
+
+def test_multivectors_of_different_dimensions_are_refused() -> None:
+    request = ScoreRequest(Item(multivector=np.ones((2, 4), "f4")), [Item(multivector=np.ones((1, 8), "f4"))])
+    with pytest.raises(InvalidInputError, match="4, 8") as caught:
+        wire.parse_score(wire.request_body(request), None)
+    assert caught.value.field == "items[0].multivector"
+
+
+def test_what_has_no_form_on_the_wire_is_refused_and_numpys_numbers_have_one() -> None:
+    with pytest.raises(InvalidInputError, match="type object does not travel"):
+        wire.request_body(EncodeRequest([Item(text="a", metadata={"tags": object()})]))
+    body = wire.request_body(EncodeRequest([Item(text="a")], EncodeParams(options={"threshold": np.float32(0.5)})))
+    assert wire.parse_encode(body, None).params.options == {"threshold": 0.5}
+
+
+# -- score and extract -------------------------------------------------------------------------------------------------
+
+
+def test_more_items_than_can_be_scored_at_once_are_refused_with_the_limit() -> None:
+    error = refusal({"query": {"text": "q"}, "items": [{"text": "a"}] * 1001}, "score")
+    assert (error.field, error.limit) == ("items", 1000)
+
+
+@pytest.mark.parametrize(
+    ("labels", "field", "complaint"),
+    [
+        (["a", ""], "params.labels[1]", "empty"),
+        (["a", " "], "params.labels[1]", "empty"),
+        (["a", "b", "a"], "params.labels[2]", "repeats params.labels[0]"),
+        ([str(i) for i in range(1001)], "params.labels", "too many"),
+        ([1], "params.labels[0]", "expected str"),
+        ("person", "params.labels", "expected array"),
+    ],
+)
+def test_labels_are_distinct_words(labels: object, field: str, complaint: str) -> None:
+    error = refusal({"items": [{"text": "a"}], "params": {"labels": labels}}, "extract")
+    assert error.field == field
+    assert complaint in str(error)
+
+
+def test_a_schema_that_is_too_deep_or_too_large_is_refused() -> None:
+    deep: Any = {}
+    for _ in range(130):
+        deep = {"a": deep}
+    for schema in (deep, {"a": [0] * 100_001}):
+        error = refusal({"items": [{"text": "a"}], "params": {"output_schema": schema}}, "extract")
+        assert error.field == "params.output_schema"
+    fine = {"items": [{"text": "a"}], "params": {"output_schema": {"a": [0] * 99_990}}}
+    assert wire.parse_extract(json.dumps(fine).encode(), wire.JSON)
+
+
+# -- media types -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import assert_type
 
-from sie_sdk import EncodeResult, Item, ModelInfo, SIEAsyncClient, SIEClient
+from sie_sdk import EncodeResult, ExtractResult, Item, ModelInfo, ScoreResult, SIEAsyncClient, SIEClient
 
 
 def blocking(client: SIEClient) -> None:
@@ -16,6 +16,10 @@ def blocking(client: SIEClient) -> None:
     assert_type(client.encode("m", [Item(text="one")]), list[EncodeResult])
     assert_type(client.encode("m", ["one", Item(text="two")]), list[EncodeResult])
     assert_type(client.encode("m", ("one", "two")), list[EncodeResult])
+    assert_type(client.score("m", "query", "text"), ScoreResult)
+    assert_type(client.score("m", Item(text="query"), ["one", Item(text="two")], instruction="i"), ScoreResult)
+    assert_type(client.extract("m", "text"), ExtractResult)
+    assert_type(client.extract("m", ["one", "two"], labels=["person"], options={"threshold": 0.5}), list[ExtractResult])
     assert_type(client.list_models(), list[ModelInfo])
     assert_type(client.get_model("m"), ModelInfo)
     client.encode("m", "text", is_query=True, deadline_s=5, cancel=threading.Event(), progress=print)
@@ -28,6 +32,9 @@ async def awaited(client: SIEAsyncClient) -> None:
     assert_type(await client.encode("m", "text"), EncodeResult)
     assert_type(await client.encode("m", Item(text="text"), wait_for_capacity=False), EncodeResult)
     assert_type(await client.encode("m", ["one", "two"]), list[EncodeResult])
+    assert_type(await client.score("m", "query", ["one"]), ScoreResult)
+    assert_type(await client.extract("m", "text"), ExtractResult)
+    assert_type(await client.extract("m", ["one", "two"]), list[ExtractResult])
     assert_type(await client.list_models(), list[ModelInfo])
     assert_type(await client.get_model("m"), ModelInfo)
     assert_type(await asyncio.create_task(client.encode("m", "text")), EncodeResult)
@@ -41,4 +48,6 @@ def wrong(client: SIEClient) -> None:
     client.encode("m", 3)  # type: ignore[call-overload]
     client.encode("m", "text", is_qery=True)  # type: ignore[call-overload]
     client.encode("m", "text", output_dtype="int3")  # type: ignore[call-overload]
+    client.score("m", ["query"], ["one"])  # type: ignore[arg-type]
+    client.extract("m", "text", labels=[3])  # type: ignore[list-item]
     client.get_model(3)  # type: ignore[arg-type]
