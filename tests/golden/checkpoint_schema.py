@@ -53,7 +53,7 @@ class Checkpoint:
     note: str = ""
 
 
-def bert(hidden: int, layers: int, heads: int, intermediate: int, vocabulary: int, **more: object) -> Json:
+def bert(hidden: int, layers: int, heads: int, intermediate: int, vocabulary: int, **more: object) -> dict[str, object]:
     """The config.json of a BERT."""
     return {
         "model_type": "bert",

@@ -1,4 +1,4 @@
-"""Reads the golden files and the inputs they were made of. They are made by ``make_golden``; models: ``checkpoints``."""
+"""Reads the golden files and their inputs. ``make_golden`` makes them; the models are in ``checkpoints``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 def arrays(key: str) -> dict[str, Array]:
     """The results of a checkpoint by name; names, shapes and dtypes as ``make_golden`` wrote them.
 
-    ``tokens`` and ``lengths``, with or without a prefix: see `rows`. ``made_of`` is the name of the checkpoint's folder,
-    ``made_by`` the versions of the libraries.
+    ``tokens`` and ``lengths``, with or without a prefix: see `rows`. ``made_of`` is the name of the checkpoint's
+    folder, ``made_by`` the versions of the libraries.
     """
     with np.load(HERE / f"{key}.npz") as file:
         return dict(file)

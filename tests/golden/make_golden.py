@@ -4,8 +4,9 @@
     /tmp/golden-venv/bin/pip install -c constraints.txt -e '.[bundle]' onnx sentence-transformers
     /tmp/golden-venv/bin/python -m tests.golden.make_golden minilm bert-ner     # without names: all
 
-One text at a time, on the CPU, in float32, so that the reference has no padding in it. Next to each result are the token
-ids it was computed of: a difference in tokenization shows apart from one in arithmetic. ``golden`` reads the files back.
+One text at a time, on the CPU, in float32, so that the reference has no padding in it. Next to each result are the
+token ids it was computed of: a difference in tokenization shows apart from one in arithmetic. ``golden`` reads the
+files back.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-import transformers
 
 from tests.golden.checkpoint_table import CHECKPOINTS
 from tests.golden.checkpoints import checkpoint
+
+# Not imported by name: types of theirs would be checked, for minutes.
+transformers: Any = import_module("transformers")
+sentence_transformers: Any = import_module("sentence_transformers")
 
 HERE = Path(__file__).parent
 NER_STRIDE = 128
@@ -35,6 +41,7 @@ COLBERT_STATES = ("short", "emoji")
 TAGGED = ("sentence", "one word", "accents", "emoji", "lower case", "control and zero width")
 """The texts of the tagger with many tags; all would be a large file."""
 
+Array = npt.NDArray[Any]
 Arrays = dict[str, Any]
 
 
@@ -43,7 +50,7 @@ def read(name: str) -> Any:
     return json.loads((HERE / name).read_text())
 
 
-def flat(rows: Sequence[Any], dtype: str = "int32") -> np.ndarray:
+def flat(rows: Sequence[Any], dtype: str = "int32") -> Array:
     """Rows of different length after each other."""
     return np.concatenate([np.asarray(row, dtype) for row in rows])
 
@@ -55,9 +62,7 @@ def tokens(ids: Sequence[Sequence[int]], prefix: str = "") -> Arrays:
 
 def dense(folder: Path, key: str) -> Arrays:
     """Vectors of all texts with the document prompt, and of some with the query prompt."""
-    from sentence_transformers import SentenceTransformer
-
-    model, record = SentenceTransformer(str(folder), device="cpu"), CHECKPOINTS[key]
+    model, record = sentence_transformers.SentenceTransformer(str(folder), device="cpu"), CHECKPOINTS[key]
     model.max_seq_length = record.max_length
 
     def encode(texts: Sequence[str], prompt: str, prefix: str = "") -> Arrays:
@@ -75,9 +80,7 @@ def dense(folder: Path, key: str) -> Arrays:
 
 def rerank(folder: Path, key: str) -> Arrays:
     """The logit of each pair, before any activation."""
-    from sentence_transformers import CrossEncoder
-
-    model = CrossEncoder(str(folder), device="cpu", max_length=CHECKPOINTS[key].max_length)
+    model = sentence_transformers.CrossEncoder(str(folder), device="cpu", max_length=CHECKPOINTS[key].max_length)
     ids, types, logits = [], [], []
     for pair in read("pairs.json"):
         features = model.preprocess([pair])
@@ -89,12 +92,10 @@ def rerank(folder: Path, key: str) -> Arrays:
 
 def multivector(folder: Path, key: str) -> Arrays:
     """Unit token vectors: queries three ways, documents, and states before the projection."""
-    from sentence_transformers import MultiVectorEncoder
-
-    model, texts = MultiVectorEncoder(str(folder), device="cpu"), read("texts.json")
+    model, texts = sentence_transformers.MultiVectorEncoder(str(folder), device="cpu"), read("texts.json")
     made: Arrays = {"query_names": list(COLBERT_QUERIES), "document_names": list(COLBERT_DOCUMENTS)}
 
-    def encode(names: Sequence[str], task: str, prefix: str) -> list[np.ndarray]:
+    def encode(names: Sequence[str], task: str, prefix: str) -> list[Array]:
         call = model.encode_query if task == "query" else model.encode_document
         vectors = [call(texts[name], convert_to_numpy=True) for name in names]
         features = [call(texts[name], output_value=None) for name in names]
@@ -183,14 +184,14 @@ def text_labels(folder: Path, key: str) -> Arrays:
     }
 
 
-Run = Callable[[str], tuple[list[int], np.ndarray]]
+Run = Callable[[str], tuple[list[int], Array]]
 
 
 def _classifier(folder: Path, max_length: int) -> Run:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
 
-    def run(text: str) -> tuple[list[int], np.ndarray]:
+    def run(text: str) -> tuple[list[int], Array]:
         row = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
         with torch.inference_mode():
             return row["input_ids"][0].tolist(), model(**row).logits[0].numpy()
@@ -199,12 +200,10 @@ def _classifier(folder: Path, max_length: int) -> Run:
 
 
 def _dense_layers(folder: Path, max_length: int) -> Run:
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(folder), device="cpu")
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     model.max_seq_length = max_length
 
-    def run(text: str) -> tuple[list[int], np.ndarray]:
+    def run(text: str) -> tuple[list[int], Array]:
         return model.preprocess([text])["input_ids"][0].tolist(), model.encode(text)
 
     return run

@@ -90,7 +90,7 @@ def _bias(node: onnx.NodeProto, readers: defaultdict[str, list[onnx.NodeProto]],
             if reader.op_type == "Add":
                 for name in reader.input:
                     if name in parameters:
-                        return name
+                        return str(name)
             elif reader.op_type in _BETWEEN:
                 reached.append(reader)
     raise ValueError(f"no bias is added to the product of {node.name}")
