@@ -13,6 +13,7 @@
     ├── UnavailableError          503 UNAVAILABLE            try again after `retry_after` seconds
     │   ├── ProvisioningError     503 PROVISIONING           no worker yet; `job` is set when the work is queued
     │   ├── ModelLoadingError     503 MODEL_LOADING
+    │   ├── OutOfMemoryError      503 OUT_OF_MEMORY          the device has no room for it now
     │   ├── QueueFullError        503 QUEUE_FULL
     │   └── QueueUnavailableError 503 QUEUE_UNAVAILABLE
     ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
@@ -167,6 +168,12 @@ class ModelLoadingError(UnavailableError):
     """A worker is up and is loading the model."""
 
     code = "MODEL_LOADING"
+
+
+class OutOfMemoryError(UnavailableError):
+    """The device has not the memory for this request now, even alone and with all else dropped."""
+
+    code = "OUT_OF_MEMORY"
 
 
 class QueueFullError(UnavailableError):
