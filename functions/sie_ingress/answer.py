@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import uuid
 
 import msgspec
@@ -17,23 +18,60 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sie_broker.contract import Reply
 from sie_broker.jobs import Job
-from sie_sdk import refusals, replies, wire
-from sie_sdk.errors import InvalidInputError, MethodNotAllowedError, NotFoundError, SIEError
+from sie_config.registry import Registry
+from sie_ingress.metrics import Metrics
+from sie_sdk import refusals, replies, results, wire
+from sie_sdk.errors import InvalidInputError, MethodNotAllowedError, ModelNotFoundError, NotFoundError, SIEError
+from sie_sdk.results import Head
 from sie_sdk.types import JobStatus
 from sie_sdk.version import __version__
 
 log = logging.getLogger("sie.ingress")
 
+_TIMES = {
+    "X-Queue-Time": "queue_ms",
+    "X-Tokenization-Time": "tokenization_ms",
+    "X-Inference-Time": "inference_ms",
+    "X-Postprocessing-Time": "postprocessing_ms",
+    "X-Total-Time": "total_ms",
+}
+_REQUEST_ID = re.compile(rb"[\w.:/+=-]{1,128}")
 
-def from_reply(request: Request, reply: Reply) -> Response:
-    """A worker's reply, passed on as it is; only a caller who wants JSON costs a conversion."""
-    if reply.status >= 400:
-        return refuse(refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
-    # A GET has no body to take the format from; JSON is what a person with curl can read.
-    own = wire.JSON if request.method == "GET" else request.headers.get("content-type")
-    media = wire.media_type(request.headers.get("accept"), own)
-    body = reply.data if media == wire.MSGPACK else replies.to_json(reply.data)
-    return Response(body, media_type=media, headers={"X-SIE-Worker": reply.worker})
+
+class Answers:
+    """Turns workers' replies into answers, and lets the metrics know of them."""
+
+    def __init__(self, registry: Registry, metrics: Metrics) -> None:
+        self._registry = registry
+        self._metrics = metrics
+
+    def from_reply(self, request: Request, reply: Reply) -> Response:
+        """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON."""
+        if reply.status >= 400:
+            return refuse(refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
+        head = results.read_head(reply.data)
+        self._metrics.computed(reply.id, head)
+        # A GET has no body to take the format from; JSON is what a person with curl can read.
+        own = wire.JSON if request.method == "GET" else request.headers.get("content-type")
+        media = wire.media_type(request.headers.get("accept"), own)
+        body = reply.data if media == wire.MSGPACK else replies.to_json(reply.data)
+        headers = {"X-SIE-Worker": reply.worker} | measured(head) | self._revision(head.model)
+        return Response(body, media_type=media, headers=headers)
+
+    def _revision(self, model: str) -> dict[str, str]:
+        try:
+            return {"X-SIE-Model-Revision": self._registry.resolve(model).revision}
+        except ModelNotFoundError:
+            return {}  # taken out of the catalogue since
+
+
+def measured(head: Head) -> dict[str, str]:
+    """Times (in ms) and units of a result as headers (wire protocol 2.4)."""
+    headers = {name: f"{getattr(head.timing, field):.3f}" for name, field in _TIMES.items()}
+    headers["X-SIE-Units-Input-Tokens"] = str(head.usage.input_tokens)
+    if head.usage.pairs:
+        headers["X-SIE-Units-Pairs"] = str(head.usage.pairs)
+    return headers
 
 
 def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
@@ -101,7 +139,13 @@ async def refuse_http(request: Request, error: Exception) -> Response:
 
 async def refuse_unknown(request: Request, error: Exception) -> Response:
     """Exception handler for everything else; the trace goes to the log (uvicorn's), never to the caller."""
-    return refuse(SIEError("Something went wrong on the server.", hint="The request id finds it in the server's log."))
+    answer = refuse(
+        SIEError("Something went wrong on the server.", hint="The request id finds it in the server's log.")
+    )
+    # This answer is sent from outside of the middleware.
+    for name, value in request.scope.get("sie.identity", ()):
+        answer.headers[name.decode()] = value.decode()
+    return answer
 
 
 class Identified:
@@ -114,15 +158,17 @@ class Identified:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given if 0 < len(given) <= 128 and given.isalnum() else uuid.uuid4().hex.encode()
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        identity = [
+            (b"x-request-id", request_id),
+            (b"x-sie-request-id", request_id),
+            (b"x-sie-server-version", __version__.encode()),
+        ]
+        scope["sie.identity"] = identity
 
         async def identified(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message["headers"],
-                    (b"x-request-id", request_id),
-                    (b"x-sie-server-version", __version__.encode()),
-                ]
+                message["headers"] = [*message["headers"], *identity]
             await send(message)
 
         return await self._app(scope, receive, identified)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -12,11 +14,14 @@ from starlette.routing import Route
 from sie_broker.contract import Broker
 from sie_config.registry import Registry
 from sie_ingress import answer
-from sie_ingress.encode import Encode
+from sie_ingress.answer import Answers
 from sie_ingress.health import Health, page
+from sie_ingress.inference import Inference
 from sie_ingress.jobs import Jobs
 from sie_ingress.lanes import Lanes
+from sie_ingress.metrics import Counted, Metrics
 from sie_ingress.models import Models
+from sie_ingress.operations import CHECKS
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Submitter
 from sie_sdk.errors import SIEError, UnavailableError
@@ -36,23 +41,25 @@ class Readiness:
 
 def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, readiness: Readiness) -> Starlette:
     """The ASGI application."""
-    submitter = Submitter(broker, lanes)
+    metrics = Metrics()
+    answers = Answers(registry, metrics)
+    inference = Inference(registry, lanes, Submitter(broker, lanes), answers, settings)
     models = Models(registry, lanes)
-    encode = Encode(registry, lanes, submitter, settings)
-    jobs = Jobs(broker, lanes, settings)
+    jobs = Jobs(broker, lanes, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
     return Starlette(
         routes=[
-            Route("/v1/encode/{model:path}", encode.__call__, methods=["POST"]),
+            *(Route(f"/v1/{name}/{{model:path}}", partial(inference.serve, name), methods=["POST"]) for name in CHECKS),
             Route("/v1/jobs/{job}", jobs.__call__, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             Route("/", page, methods=["GET"]),
             Route("/health", Health(lanes).__call__, methods=["GET"]),
             Route("/readyz", readiness.__call__, methods=["GET"]),
+            Route("/metrics", metrics.page, methods=["GET"]),
         ],
-        middleware=[Middleware(answer.Identified)],
+        middleware=[Middleware(Counted, metrics), Middleware(answer.Identified)],
         exception_handlers={
             SIEError: answer.refuse_typed,
             HTTPException: answer.refuse_http,

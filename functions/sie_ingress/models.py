@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -9,7 +11,7 @@ from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
-from sie_sdk.types import ModelInfo
+from sie_sdk.types import ModelInfo, OutputType
 
 
 class Models:
@@ -35,11 +37,11 @@ class Models:
 
 def info(spec: ModelSpec, loaded: bool) -> ModelInfo:
     """The public row of a model."""
-    dense = spec.tasks.dense
+    widths = {name: getattr(getattr(spec.tasks, name), "dim", None) for name in get_args(OutputType)}
     return ModelInfo(
         name=spec.id,
         outputs=spec.outputs,
-        dims={} if dense is None else {"dense": dense.dim},
+        dims={name: dim for name, dim in widths.items() if dim is not None},
         max_sequence_length=spec.max_sequence_length,
         revision=spec.revision,
         bundle=spec.bundle,

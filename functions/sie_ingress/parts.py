@@ -7,50 +7,118 @@ and one answer. Which parts belong together is the job's record (``sie_broker.jo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import msgspec
 
 from sie_broker.contract import Reply
-from sie_sdk.types import EncodeRequest, Item, Timing, Usage
+from sie_config.model_spec import ModelSpec
+from sie_sdk import outputs, wire
+from sie_sdk.outputs import WIRE_DTYPES
+from sie_sdk.replies import ranked
+from sie_sdk.types import EncodeRequest, Item, PairUsage, ScoreEntry, Timing, Usage
 
 PART_ITEMS = 256
 """At most this many items in a part: at 1024 float32 dimensions a reply of 1 MiB, an eighth of a message."""
 PART_BYTES = 1024 * 1024
-"""At most this many bytes of text, ids and metadata in a part, unless a single item has more."""
+"""At most this many bytes of text, ids, metadata and vectors in a part, unless a single item has more."""
+REPLY_BYTES = 4 * 1024 * 1024
+"""At most this many bytes of expected reply in a part, half a message; likewise. Only multivectors come near it."""
+
+SPARSE_BYTES = 8 * 1024
+"""What is expected of a sparse vector: a thousand non-zero places, more than models of 30,000 dimensions have."""
 
 
-class _Body(msgspec.Struct):
-    model: str
-    items: list[msgspec.Raw]
-    timing: Timing
-    usage: Usage
+# -- split -------------------------------------------------------------------------------------------------------------
 
 
-_body = msgspec.msgpack.Decoder(_Body)
-_error = msgspec.json.Decoder(dict[str, dict[str, object]])
+def split(request: wire.Request, spec: ModelSpec) -> Sequence[wire.Request]:
+    """The request in parts, in order; itself alone when it is small enough.
 
-
-def split(request: EncodeRequest) -> list[EncodeRequest]:
-    """The request in parts, in order; itself alone when it is small enough."""
-    parts: list[list[Item]] = [[]]
-    size = 0
-    for item in request.items:
-        cost = len(item.text or "") + len(item.id or "") + (len(str(item.metadata)) if item.metadata else 0)
-        if parts[-1] and (len(parts[-1]) == PART_ITEMS or size + cost > PART_BYTES):
-            parts.append([])
-            size = 0
-        parts[-1].append(item)
-        size += cost
-    if len(parts) == 1:
+    A score's query is in every part. Items that are known by their place in the request get their id here, because a
+    worker counts from the first item of its part.
+    """
+    replied = _reply_bytes(request, spec) if isinstance(request, EncodeRequest) else [0] * len(request.items)
+    chunks = _chunks(request.items, replied)
+    if len(chunks) == 1:
         return [request]
-    return [msgspec.structs.replace(request, items=items) for items in parts]
+    if not isinstance(request, EncodeRequest):
+        places = [0, *accumulate(len(chunk) for chunk in chunks)]
+        chunks = [_named(chunk, place) for chunk, place in zip(chunks, places, strict=False)]
+    return [msgspec.structs.replace(request, items=chunk) for chunk in chunks]
+
+
+def _chunks(items: Sequence[Item], replied: Sequence[int]) -> list[list[Item]]:
+    chunks: list[list[Item]] = [[]]
+    asked = answered = 0
+    for item, reply in zip(items, replied, strict=True):
+        cost = _request_bytes(item)
+        full = len(chunks[-1]) == PART_ITEMS or asked + cost > PART_BYTES or answered + reply > REPLY_BYTES
+        if chunks[-1] and full:
+            chunks.append([])
+            asked = answered = 0
+        chunks[-1].append(item)
+        asked, answered = asked + cost, answered + reply
+    return chunks
+
+
+def _request_bytes(item: Item) -> int:
+    size = len(item.text or "") + len(item.id or "")
+    if item.metadata:
+        size += len(str(item.metadata))
+    return size if item.multivector is None else size + item.multivector.nbytes
+
+
+def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
+    """What each item's result is expected to take, at most; a text has no more tokens than characters, and a few."""
+    dtype = request.params.output_dtype or "float32"
+    fixed = per_token = shortest = 0
+    for name in outputs.wanted(request, spec.id, spec.outputs):
+        task = getattr(spec.tasks, name)
+        size = task.dim // 8 if dtype in ("binary", "ubinary") else task.dim * WIRE_DTYPES[dtype].itemsize
+        if name == "dense":
+            fixed += size
+        elif name == "sparse":
+            fixed += SPARSE_BYTES
+        else:
+            per_token, shortest = size, task.query_length
+    longest = spec.max_sequence_length
+    return [fixed + per_token * max(shortest, min(len(item.text or "") + 8, longest)) for item in request.items]
+
+
+def _named(items: Iterable[Item], first: int) -> list[Item]:
+    return [
+        item if item.id is not None else msgspec.structs.replace(item, id=f"item-{place}")
+        for place, item in enumerate(items, first)
+    ]
 
 
 def part_id(job_id: str, part: int) -> str:
     """The id of one part's work."""
     return f"{job_id}-{part}"
+
+
+# -- merge -------------------------------------------------------------------------------------------------------------
+
+
+class _Body(msgspec.Struct, omit_defaults=True):
+    """Any result. Of encode and extract the items are copied as they came; scores are ranked anew."""
+
+    model: str
+    timing: Timing
+    usage: Usage
+    items: list[msgspec.Raw] | None = None
+    scores: list[ScoreEntry] | None = None
+    query_id: str | None = None
+
+
+class _Read(_Body, omit_defaults=True):
+    usage: PairUsage
+
+
+_body = msgspec.msgpack.Decoder(_Read)
+_error = msgspec.json.Decoder(dict[str, dict[str, object]])
 
 
 def merge(job_id: str, replies: Sequence[Reply], sizes: Sequence[int]) -> Reply:
@@ -59,24 +127,34 @@ def merge(job_id: str, replies: Sequence[Reply], sizes: Sequence[int]) -> Reply:
     An error of any part is the error of the request, its field counted from the request's first item. The timing is
     that of the part that took longest; usage adds up.
     """
-    offsets = [0, *accumulate(sizes)]
-    for reply, offset in zip(replies, offsets, strict=False):
+    places = [0, *accumulate(sizes)]
+    for reply, place in zip(replies, places, strict=False):
         if reply.status >= 400:
-            return msgspec.structs.replace(reply, id=job_id, data=_shifted(reply.data, offset))
+            return msgspec.structs.replace(reply, id=job_id, data=_shifted(reply.data, place))
     bodies = [_body.decode(reply.data) for reply in replies]
+    tokens = sum(body.usage.input_tokens for body in bodies)
     whole = _Body(
         model=bodies[0].model,
-        items=[item for body in bodies for item in body.items],
         timing=max((body.timing for body in bodies), key=lambda timing: timing.total_ms),
-        usage=Usage(input_tokens=sum(body.usage.input_tokens for body in bodies)),
+        usage=Usage(input_tokens=tokens),
+        query_id=bodies[0].query_id,
     )
+    if bodies[0].scores is None:
+        whole.items = [item for body in bodies for item in body.items or ()]
+    else:
+        whole.usage = PairUsage(input_tokens=tokens, pairs=sum(body.usage.pairs for body in bodies))
+        whole.scores = ranked(
+            msgspec.structs.replace(entry, index=place + entry.index)
+            for body, place in zip(bodies, places, strict=False)
+            for entry in body.scores or ()
+        )
     workers = sorted({reply.worker for reply in replies})
     return Reply(id=job_id, data=msgspec.msgpack.encode(whole), worker=",".join(workers))
 
 
-def _shifted(error: bytes, offset: int) -> bytes:
-    """An error body with ``items[i]`` of its part as ``items[i + offset]`` of the request."""
+def _shifted(error: bytes, place: int) -> bytes:
+    """An error body with ``items[i]`` of its part as ``items[i + place]`` of the request."""
     body = _error.decode(error)
     if isinstance(field := body["error"].get("param"), str):
-        body["error"]["param"] = re.sub(r"^items\[(\d+)\]", lambda at: f"items[{int(at[1]) + offset}]", field)
+        body["error"]["param"] = re.sub(r"^items\[(\d+)\]", lambda at: f"items[{int(at[1]) + place}]", field)
     return msgspec.json.encode(body)

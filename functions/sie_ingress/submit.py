@@ -1,7 +1,8 @@
 """From work to its answer: publish first, then wait; what outlives the wait becomes a job.
 
 Owns the promise that accepted work is neither lost nor computed twice: one id per request (the Idempotency-Key's, if
-there is one), durable before anything is answered. Not here: HTTP (``encode``, ``jobs``), the queue (``sie_broker``).
+there is one), durable before anything is answered. Not here: HTTP (``inference``, ``jobs``), the queue
+(``sie_broker``).
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ class Submitter:
         return await self._accept(whole, b"", tuple(sizes))
 
     async def _place(self, work: Work, holds: Holds) -> Reply | Job:
-        digest = jobs.digest(work.model, work.data)
+        # The operation too: one body may be valid for two of them.
+        digest = jobs.digest(f"{work.op}:{work.model}", work.data)
         warm = self._lanes.live(work.lane)
         hold_s = holds.warm_s if warm else holds.cold_s
         if holds.key is not None:

@@ -8,7 +8,7 @@ Decoders and encoders are built once; a request of 4096 texts is checked without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -23,6 +23,7 @@ from sie_sdk.types import (
     EncodeRequest,
     ExtractRequest,
     Item,
+    Operation,
     OutputDtype,
     OutputType,
     ScoreRequest,
@@ -200,6 +201,14 @@ def parse_extract(body: bytes, content_type: str | None, *, limits: Limits = DEF
     if request.params.output_schema is not None:
         _check_schema(request.params.output_schema, limits)
     return request
+
+
+PARSERS: Final[dict[Operation, Callable[..., Request]]] = {
+    "encode": parse_encode,
+    "score": parse_score,
+    "extract": parse_extract,
+}
+"""How a request of each operation is read and checked."""
 
 
 def _check_count(items: Sequence[Item], limit: int) -> None:

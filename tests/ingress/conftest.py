@@ -7,21 +7,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sie_broker.contract import Broker, Work
 from sie_bundle.presence import Presence
 from sie_bundle.worker import Worker
-from sie_config.model_spec import Dense, LocalSource, ModelSpec, Tasks
+from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Multivector, Score, Sparse, Tasks
 from sie_config.registry import Registry, lane_of
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
-from sie_sdk import wire
+from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
-from sie_sdk.types import Timing, Usage
+from sie_sdk.outputs import DenseOutput, MultivectorOutput, Output, SparseOutput
+from sie_sdk.replies import Extracted
+from sie_sdk.types import Classification, Entity, OutputType, Timing, Usage
 from tests.conftest import eventually
+
+# A busy machine is not a failing test.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 SPEC = ModelSpec(
     id="org/counting-model",
@@ -33,6 +41,16 @@ SPEC = ModelSpec(
 )
 MODEL = SPEC.id
 ROUTE = f"/v1/encode/{MODEL}"
+EVERYTHING = msgspec.structs.replace(
+    SPEC,
+    id="org/everything",
+    revision="7",
+    tasks=Tasks(Dense(dim=2), Sparse(dim=100), Multivector(dim=4), Score(kind="maxsim")),
+)
+RERANKER = msgspec.structs.replace(SPEC, id="org/reranker", tasks=Tasks(score=Score()))
+TAGGER = msgspec.structs.replace(SPEC, id="org/tagger", tasks=Tasks(extract=Extract("entities")))
+SPECS = (SPEC, EVERYTHING, RERANKER, TAGGER)
+TIMING = Timing(queue_ms=1.5, tokenization_ms=0.25, inference_ms=3.0, postprocessing_ms=0.5, total_ms=5.25)
 
 
 class Desk:
@@ -48,18 +66,46 @@ class Desk:
         self.hold.set()
 
     async def count(self, work: Work) -> bytes:
-        """The stand-in operation: each text becomes [its length, 1]; the text "refuse" is bad input."""
-        self.computed.append(work.id)
-        await self.hold.wait()
+        """The stand-in for encode: each text becomes [its length, 1]; the text "refuse" is bad input."""
+        await self._begin(work)
         request = wire.parse_encode(work.data, wire.MSGPACK)
         texts = [item.text or "" for item in request.items]
         if "refuse" in texts:
             raise InvalidInputError("Refused.", field="items[0].text")
         if "crash" in texts:
             raise RuntimeError("secret")
-        vectors = np.array([[len(text), 1] for text in texts], dtype=np.float32)
+        lengths = [len(text) for text in texts]
+        every: dict[OutputType, Output] = {
+            "dense": DenseOutput(np.array([[length, 1] for length in lengths], "<f4"), 2, "float32"),
+            "sparse": SparseOutput([(np.arange(k, dtype="i4"), np.ones(k, "<f4")) for k in lengths], 100, "float32"),
+            "multivector": MultivectorOutput([np.ones((length, 4), "<f4") for length in lengths], 4, "float32"),
+        }
+        outputs = {name: every[name] for name in request.params.output_types or ["dense"]}
+        return replies.encode(work.model, [item.id for item in request.items], outputs, TIMING, Usage(input_tokens=1))
+
+    async def rank(self, work: Work) -> bytes:
+        """The stand-in for score: a text's length, less the query's; a multivector's sum."""
+        await self._begin(work)
+        request = wire.parse_score(work.data, wire.MSGPACK)
+        texts = [
+            item.multivector.sum() if item.multivector is not None else len(item.text or "") for item in request.items
+        ]
+        scores = np.array(texts, np.float32) - len(request.query.text or "")
         ids = [item.id for item in request.items]
-        return wire.encode_result(work.model, ids, vectors, "float32", Timing(), Usage(input_tokens=1))
+        return replies.score(work.model, scores, ids, request.query.id, TIMING, Usage(input_tokens=1))
+
+    async def tag(self, work: Work) -> bytes:
+        """The stand-in for extract: each text is one entity of the first label, and one class."""
+        await self._begin(work)
+        request = wire.parse_extract(work.data, wire.MSGPACK)
+        label = (request.params.labels or ["thing"])[0]
+        texts = [item.text or "" for item in request.items]
+        found = [Extracted([Entity(text, label, 1.0, 0, len(text))], [Classification(label, 0.5)]) for text in texts]
+        return replies.extract(work.model, [item.id for item in request.items], found, TIMING, Usage(input_tokens=1))
+
+    async def _begin(self, work: Work) -> None:
+        self.computed.append(work.id)
+        await self.hold.wait()
 
     @asynccontextmanager
     async def worker(self, operation: Callable[[Work], Awaitable[bytes]] | None = None) -> AsyncIterator[Worker]:
@@ -71,7 +117,7 @@ class Desk:
             self.registry,
             lane,
             presence.worker,
-            operations={"encode": operation or self.count},
+            operations={"encode": operation or self.count, "score": self.rank, "extract": self.tag},
             holds=lambda _: True,
             max_in_hand=8,
         )
@@ -90,19 +136,23 @@ class Desk:
 
     async def encode(self, *texts: str, **headers: str) -> httpx.Response:
         """One encode in JSON; header names with underscores."""
+        return await self.post(ROUTE, {"items": [{"text": text} for text in texts]}, **headers)
+
+    async def post(self, route: str, body: object, **headers: str) -> httpx.Response:
+        """One request in JSON; header names with underscores."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.client.post(ROUTE, json={"items": [{"text": text} for text in texts]}, headers=named)
+        return await self.client.post(route, json=body, headers=named)
 
 
 @pytest.fixture
 async def desk(broker: Broker) -> AsyncIterator[Desk]:
-    registry = Registry([SPEC])
-    await broker.provision([(lane_of(SPEC), MODEL)])
-    settings, readiness = Settings(max_body_bytes=20_000, request_timeout_s=10, cold_start_s=3.0), Readiness()
+    registry = Registry(SPECS)
+    await broker.provision([(lane_of(spec), spec.id) for spec in SPECS])
+    configured, readiness = Settings(max_body_bytes=20_000, request_timeout_s=10, cold_start_s=3.0), Readiness()
     readiness.ready = True
-    lanes = Lanes(broker, settings.cold_start_s)
+    lanes = Lanes(broker, configured.cold_start_s)
     following = asyncio.create_task(lanes.follow())
-    transport = httpx.ASGITransport(app(broker, registry, lanes, settings, readiness), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(app(broker, registry, lanes, configured, readiness), raise_app_exceptions=False)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://ingress"))
         yield Desk(broker, client, lanes, registry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -10,34 +11,79 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker.contract import Reply
+from sie_config.model_spec import Multivector, Tasks
 from sie_ingress import parts
-from sie_sdk import results, wire
+from sie_sdk import replies, results, wire
 from sie_sdk.errors import InvalidInputError
-from sie_sdk.types import EncodeParams, EncodeRequest, Item, Timing, Usage
-from tests.ingress.conftest import Desk
+from sie_sdk.outputs import DenseOutput
+from sie_sdk.replies import Extracted
+from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest, Timing, Usage
+from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, TAGGER, TIMING, Desk
 from tests.ingress.test_requests import lengths
 
 TEXTS = ["x" * (1 + i % 9) for i in range(600)]
 
 
 def reply(first: int, count: int, total_ms: float = 1.0) -> Reply:
-    vectors = np.arange(first, first + count, dtype=np.float32).reshape(-1, 1)
+    dense = DenseOutput(np.arange(first, first + count, dtype="<f4").reshape(-1, 1), 1, "float32")
     ids: list[str | None] = [str(i) for i in range(first, first + count)]
     timing, usage = Timing(total_ms=total_ms), Usage(input_tokens=count)
-    return Reply(id="p", data=wire.encode_result("m", ids, vectors, "float32", timing, usage), worker="w")
+    return Reply(id="p", data=replies.encode("m", ids, {"dense": dense}, timing, usage), worker="w")
 
 
-@given(st.lists(st.integers(0, 3000), min_size=1, max_size=700))
-def test_splitting_keeps_every_item_in_order_and_every_limit(sizes: list[int]) -> None:
-    items = [Item(text="x" * size, id=str(i)) for i, size in enumerate(sizes)]
-    request = EncodeRequest(items=items, params=EncodeParams(instruction="i"))
-    split = parts.split(request)
-    assert [item for part in split for item in part.items] == items
-    assert all(part.params == request.params and 0 < len(part.items) <= parts.PART_ITEMS for part in split)
+items = st.lists(
+    st.builds(Item, text=st.integers(0, 3000).map("x".__mul__), id=st.none() | st.text(max_size=3)),
+    min_size=1,
+    max_size=700,
+)
+
+
+def check_limits(split: Sequence[wire.Request]) -> None:
     for part in split:
-        cost = sum(len(item.text or "") + len(item.id or "") for item in part.items)
-        assert cost <= parts.PART_BYTES or len(part.items) == 1
+        given = sum(len(item.text or "") for item in part.items)
+        assert 0 < len(part.items) <= parts.PART_ITEMS
+        assert given <= parts.PART_BYTES or len(part.items) == 1
+
+
+@given(items)
+def test_splitting_an_encode_keeps_every_item_in_order_and_every_limit(items: list[Item]) -> None:
+    request = EncodeRequest(items=items, params=EncodeParams(instruction="i"))
+    split = parts.split(request, SPEC)
+    assert [item for part in split for item in part.items] == items
+    assert all(isinstance(part, EncodeRequest) and part.params == request.params for part in split)
+    check_limits(split)
     assert len(split) > 1 or split[0] is request
+
+
+@given(items, st.booleans())
+def test_splitting_a_score_or_an_extract_names_each_item_by_its_place_in_the_request(
+    items: list[Item], score: bool
+) -> None:
+    request = ScoreRequest(Item(text="q"), items, "i") if score else ExtractRequest(items, ExtractParams(labels=["a"]))
+    split = parts.split(request, RERANKER if score else TAGGER)
+    check_limits(split)
+    if len(split) == 1:
+        assert split[0] is request
+        return
+    for part in split:
+        assert msgspec.structs.replace(request, items=part.items) == part
+    whole = [item for part in split for item in part.items]
+    assert [item.text for item in whole] == [item.text for item in items]
+    assert [item.id for item in whole] == [
+        item.id if item.id is not None else f"item-{place}" for place, item in enumerate(items)
+    ]
+
+
+def test_multivectors_are_split_by_the_size_of_their_reply_and_vectors_by_their_own() -> None:
+    long = msgspec.structs.replace(EVERYTHING, max_sequence_length=512, tasks=Tasks(multivector=Multivector(dim=128)))
+    request = EncodeRequest([Item(text="x" * 1000)] * 64)
+    assert [len(part.items) for part in parts.split(request, long)] == [16] * 4
+    compact = EncodeRequest(request.items, EncodeParams(output_dtype="binary"))
+    assert len(parts.split(compact, long)) == 1
+    assert len(parts.split(request, SPEC)) == 1
+    matrix = np.ones((512, 128), "f4")
+    vectors = ScoreRequest(Item(multivector=matrix), [Item(multivector=matrix)] * 8)
+    assert [len(part.items) for part in parts.split(vectors, EVERYTHING)] == [4, 4]
 
 
 def test_merging_keeps_the_order_adds_usage_and_takes_the_slowest_part_s_timing() -> None:
@@ -48,6 +94,26 @@ def test_merging_keeps_the_order_adds_usage_and_takes_the_slowest_part_s_timing(
     assert read[0].timing is not None and read[0].timing.total_ms == 9.0
     assert msgspec.msgpack.decode(whole.data)["usage"] == {"input_tokens": 5}
     assert whole.id == "job"
+
+
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=30), st.data())
+def test_merged_scores_are_those_of_the_request_scored_whole(values: list[int], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(values) - 1))
+    names: list[str | None] = [f"item-{place}" for place in range(len(values))]
+
+    def scored(start: int, end: int) -> Reply:
+        array = np.array(values[start:end], np.float32)
+        return Reply(id="p", data=replies.score("m", array, names[start:end], "q", TIMING, Usage(end - start)))
+
+    merged = parts.merge("job", [scored(0, cut), scored(cut, len(values))], [cut, len(values) - cut])
+    assert results.read_score(merged.data) == results.read_score(scored(0, len(values)).data)
+
+
+def test_merged_extractions_keep_their_order() -> None:
+    found = [Reply("p", replies.extract("m", [name], [Extracted()], TIMING, Usage(2))) for name in ("a", "b")]
+    merged = parts.merge("job", found, [1, 1])
+    assert [result.id for result in results.read_extract(merged.data)] == ["a", "b"]
+    assert results.read_head(merged.data).usage.input_tokens == 4
 
 
 def test_an_error_of_a_part_names_the_item_of_the_request() -> None:
@@ -63,6 +129,28 @@ async def test_a_large_warm_request_is_computed_in_parts_and_answered_as_one(des
         answer = await desk.encode(*TEXTS)
     assert lengths(answer.json()) == [len(text) for text in TEXTS]
     assert len(desk.computed) == 3
+
+
+async def test_a_large_score_is_computed_in_parts_and_ranked_as_one(desk: Desk) -> None:
+    body = {"query": {"text": "q", "id": "Q"}, "items": [{"text": text} for text in TEXTS]}
+    async with desk.worker():
+        answer = (await desk.post("/v1/score/org/reranker", body)).json()
+    assert len(desk.computed) == 3
+    assert answer["query_id"] == "Q"
+    assert answer["usage"] == {"input_tokens": 3, "pairs": 600}
+    best = sorted(range(600), key=lambda index: (-len(TEXTS[index]), index))
+    assert [entry["index"] for entry in answer["scores"]] == best
+    assert [entry["item_id"] for entry in answer["scores"]] == [f"item-{index}" for index in best]
+    assert [entry["rank"] for entry in answer["scores"]] == list(range(600))
+
+
+async def test_a_large_cold_extract_is_one_job_and_names_items_by_their_place(desk: Desk) -> None:
+    body = {"items": [{"text": text} for text in TEXTS]}
+    cold = await desk.post("/v1/extract/org/tagger", body)
+    assert cold.status_code == 202
+    async with desk.worker():
+        done = await desk.client.get(cold.headers["location"], headers={"Prefer": "wait=10"})
+    assert [item["id"] for item in done.json()["items"]] == [f"item-{index}" for index in range(600)]
 
 
 async def test_a_large_cold_request_is_one_job_and_each_part_is_computed_once(desk: Desk) -> None:

@@ -183,7 +183,7 @@ async def test_a_body_that_grows_over_the_limit_without_saying_so_is_refused_on_
 async def test_an_unknown_model_is_404_with_the_nearest_name(desk: Desk) -> None:
     answer = await desk.client.post("/v1/encode/org/counting-modle", json={"items": [{"text": "a"}]})
     assert answer.status_code == 404
-    assert answer.json()["error"]["nearest"] == [MODEL]
+    assert answer.json()["error"]["nearest"][0] == MODEL
     assert MODEL in answer.json()["error"]["hint"]
 
 
@@ -193,7 +193,9 @@ async def test_model_names_are_found_in_any_case(desk: Desk) -> None:
 
 
 async def test_the_catalogue_says_what_is_loaded(desk: Desk) -> None:
-    (row,) = (await desk.client.get("/v1/models")).json()["models"]
+    row, everything, *_ = (await desk.client.get("/v1/models")).json()["models"]
+    assert everything["outputs"] == ["dense", "sparse", "multivector", "score"]
+    assert everything["dims"] == {"dense": 2, "sparse": 100, "multivector": 4}
     assert row == {
         "name": MODEL,
         "outputs": ["dense"],

@@ -1,13 +1,15 @@
-"""``POST /v1/encode/{model}``: parse, resolve, submit, answer. The first half of a request's way; nothing is computed.
+"""``POST /v1/encode|score|extract/{model}``: parse, resolve, check, submit, answer. The first half of a request's way.
 
-Owns the checks that need no model. The body travels on as the bytes that came, so that it is parsed once at each end
-and copied nowhere.
+Owns the order of these steps and what published clients get instead of a 202. Nothing is computed. The body travels on
+as the bytes that came, so that it is parsed once at each end and copied nowhere. What differs between the three stands
+in ``operations``.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -15,47 +17,56 @@ from starlette.responses import Response
 
 from sie_broker.contract import Work
 from sie_broker.jobs import Job
-from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
 from sie_ingress import answer, parts
+from sie_ingress.answer import Answers
 from sie_ingress.lanes import Lanes
+from sie_ingress.operations import CHECKS
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, Submitter, job_id
 from sie_sdk import wire
-from sie_sdk.errors import DeadlineExceededError, InvalidInputError, PayloadTooLargeError, ProvisioningError
-from sie_sdk.types import EncodeRequest
+from sie_sdk.errors import DeadlineExceededError, PayloadTooLargeError, ProvisioningError
+from sie_sdk.types import Operation
 
 
-class Encode:
-    """The encode route."""
+class Inference:
+    """The three inference routes."""
 
-    def __init__(self, registry: Registry, lanes: Lanes, submitter: Submitter, settings: Settings) -> None:
+    def __init__(
+        self, registry: Registry, lanes: Lanes, submitter: Submitter, answers: Answers, settings: Settings
+    ) -> None:
         self._registry = registry
         self._lanes = lanes
         self._submitter = submitter
+        self._answers = answers
         self._settings = settings
-        self._limits = wire.Limits(max_items=settings.max_items, max_text_bytes=settings.max_text_bytes)
+        self._limits = wire.Limits(
+            max_items=settings.max_items,
+            max_text_bytes=settings.max_text_bytes,
+            max_score_items=min(settings.max_items, wire.DEFAULT_LIMITS.max_score_items),
+        )
 
-    async def __call__(self, request: Request) -> Response:
+    async def serve(self, operation: Operation, request: Request) -> Response:
+        """One request of ``operation``, from its body to its answer."""
         accepted = time.time()
         spec = self._registry.resolve(request.path_params["model"])
         media = wire.body_type(request.headers.get("content-type"))
         body = await read_body(request, self._settings.max_body_bytes)
-        parsed = wire.parse_encode(body, media, limits=self._limits)
-        check_outputs(parsed, spec)
+        parsed = wire.PARSERS[operation](body, media, limits=self._limits)
+        CHECKS[operation](parsed, spec)
         key = request.headers.get("idempotency-key")
         whole = Work(
             id=job_id(key) if key else uuid.uuid4().hex,
-            op="encode",
+            op=operation,
             lane=lane_of(spec),
             model=spec.id,
             data=body if media == wire.MSGPACK else b"",
             time=accepted,
             traceparent=request.headers.get("traceparent"),
         )
-        return await self._submit(request, whole, parts.split(parsed), key)
+        return await self._submit(request, whole, parts.split(parsed, spec), key)
 
-    async def _submit(self, request: Request, whole: Work, split: list[EncodeRequest], key: str | None) -> Response:
+    async def _submit(self, request: Request, whole: Work, split: Sequence[wire.Request], key: str | None) -> Response:
         reads_202 = "x-sie-sdk-version" not in request.headers
         if not reads_202 and not self._lanes.live(whole.lane):
             # Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again.
@@ -69,10 +80,10 @@ class Encode:
             raise DeadlineExceededError("The answer took longer than a request is held.", retry_after=5.0)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
-        return answer.from_reply(request, outcome)
+        return self._answers.from_reply(request, outcome)
 
 
-def _works(whole: Work, split: list[EncodeRequest]) -> list[Work]:
+def _works(whole: Work, split: Sequence[wire.Request]) -> list[Work]:
     """One work for each part; a request that is not split keeps the bytes it came in."""
     if len(split) == 1:
         return [whole if whole.data else msgspec.structs.replace(whole, data=wire.request_body(split[0]))]
@@ -98,23 +109,6 @@ async def read_body(request: Request, limit: int) -> bytes:
             raise _too_large(limit)
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def check_outputs(request: EncodeRequest, spec: ModelSpec) -> None:
-    """Refuse what the model does not offer.
-
-    Raises:
-        InvalidInputError: an output type the model has no task for.
-    """
-    for wanted in request.params.output_types or ["dense"]:
-        if wanted not in spec.outputs:
-            offered = ", ".join(spec.outputs) or "no embeddings"
-            raise InvalidInputError(
-                f"{spec.id} does not compute {wanted} outputs.",
-                field="params.output_types",
-                limit=offered,
-                hint=f"It offers: {offered}.",
-            )
 
 
 def _too_large(limit: int) -> PayloadTooLargeError:
