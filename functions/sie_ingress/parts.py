@@ -17,7 +17,7 @@ from sie_config.model_spec import ModelSpec
 from sie_sdk import outputs, wire
 from sie_sdk.outputs import WIRE_DTYPES
 from sie_sdk.replies import ranked
-from sie_sdk.types import EncodeRequest, Item, PairUsage, ScoreEntry, Timing, Usage
+from sie_sdk.types import EncodeRequest, Item, OutputDtype, PairUsage, ScoreEntry, Timing, Usage
 
 PART_ITEMS = 256
 """At most this many items in a part: at 1024 float32 dimensions a reply of 1 MiB, an eighth of a message."""
@@ -28,6 +28,10 @@ REPLY_BYTES = 4 * 1024 * 1024
 
 SPARSE_BYTES = 8 * 1024
 """What is expected of a sparse vector: a thousand non-zero places, more than models of 30,000 dimensions have."""
+MUVERA_DIMS = 10_240
+"""Dimensions of a fixed dimensional encoding (``options.muvera``) of the default size."""
+UNKNOWN_DIMS = 65_536
+"""What is expected of one whose size the caller describes."""
 
 
 # -- split -------------------------------------------------------------------------------------------------------------
@@ -72,19 +76,23 @@ def _request_bytes(item: Item) -> int:
 
 def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
     """What each item's result is expected to take, at most; a text has no more tokens than characters, and a few."""
-    dtype = request.params.output_dtype or "float32"
+    dtype, tasks = request.params.output_dtype or "float32", spec.tasks
     fixed = per_token = shortest = 0
     for name in outputs.wanted(request, spec.id, spec.outputs):
-        task = getattr(spec.tasks, name)
-        size = task.dim // 8 if dtype in ("binary", "ubinary") else task.dim * WIRE_DTYPES[dtype].itemsize
-        if name == "dense":
-            fixed += size
-        elif name == "sparse":
+        if name == "sparse":
             fixed += SPARSE_BYTES
-        else:
-            per_token, shortest = size, task.query_length
+        elif name == "multivector" and tasks.multivector is not None:
+            per_token, shortest = _row_bytes(tasks.multivector.dim, dtype), tasks.multivector.query_length
+        elif (muvera := (request.params.options or {}).get("muvera")) and tasks.multivector is not None:
+            fixed += _row_bytes(MUVERA_DIMS if muvera is True else UNKNOWN_DIMS, dtype)
+        elif tasks.dense is not None:
+            fixed += _row_bytes(tasks.dense.dim, dtype)
     longest = spec.max_sequence_length
     return [fixed + per_token * max(shortest, min(len(item.text or "") + 8, longest)) for item in request.items]
+
+
+def _row_bytes(dims: int, dtype: OutputDtype) -> int:
+    return dims // 8 if dtype in ("binary", "ubinary") else dims * WIRE_DTYPES[dtype].itemsize
 
 
 def _named(items: Iterable[Item], first: int) -> list[Item]:

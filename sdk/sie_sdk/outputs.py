@@ -69,7 +69,8 @@ Outputs: TypeAlias = Mapping[OutputType, Output]
 def wanted(request: EncodeRequest, model: str, offered: Sequence[str]) -> list[OutputType]:
     """The representations to compute: those asked for, each once; by default dense, or all the model has without it.
 
-    ``options.output_types`` goes before ``params.output_types``, as in the published protocol.
+    As in the published protocol, ``options.output_types`` goes before ``params.output_types``, and ``options.muvera``
+    gives a model with multivectors a dense output: a fixed dimensional encoding of them.
 
     Args:
         request: the request as it was parsed.
@@ -79,9 +80,11 @@ def wanted(request: EncodeRequest, model: str, offered: Sequence[str]) -> list[O
     Raises:
         InvalidInputError: an output type the model does not offer, no output at all, or a dtype sparse vectors lack.
     """
-    has = [name for name in get_args(OutputType) if name in offered]
+    options = request.params.options or {}
+    encoded = ["dense"] if options.get("muvera") and "multivector" in offered else []
+    has = [name for name in get_args(OutputType) if name in (*offered, *encoded)]
     by_default = ["dense"] if "dense" in has else has
-    in_options = (request.params.options or {}).get("output_types")
+    in_options = options.get("output_types")
     field = "params.output_types" if in_options is None else "params.options.output_types"
     given = (request.params.output_types if in_options is None else in_options) or by_default or "any"
     asked = given if isinstance(given, list) else [given]

@@ -38,6 +38,16 @@ def test_the_options_go_before_the_parameter() -> None:
     assert asked(EVERYTHING, output_types=["dense"], options={"output_types": ["multivector"]}) == ["multivector"]
 
 
+def test_a_fixed_dimensional_encoding_is_a_dense_output_of_a_model_with_multivectors() -> None:
+    assert asked(["multivector"], options={"muvera": True}) == ["dense"]
+    assert asked(["multivector"], output_types=["multivector", "dense"], options={"muvera": {"seed": 1}}) == [
+        "multivector",
+        "dense",
+    ]
+    with pytest.raises(InvalidInputError):
+        asked(["sparse"], output_types=["dense"], options={"muvera": True})
+
+
 @pytest.mark.parametrize(
     ("offered", "params", "field", "complaint"),
     [
