@@ -28,6 +28,8 @@ from sie_sdk.errors import InvalidInputError, SIEError, UnavailableError
 
 DEMAND = "dev.sie.work.available.v1"
 SESSION = "dev.sie.work.session.v1"
+OPERATIONS = {envelope.work_type(operation): operation for operation in wire.PARSERS}
+"""The operation of each inference event, ``dev.sie.encode.v1`` for instance."""
 
 
 class Door:
@@ -75,17 +77,20 @@ class Door:
         return _event(SESSION, uuid.uuid4().hex, state.worker, msgspec.json.encode(body), wire.JSON)
 
     async def _infer(self, request: Request) -> Response:
-        kind, event_id = request.headers.get("ce-type", ""), request.headers.get("ce-id", "")
-        if not event_id or not kind.startswith("dev.sie."):
+        event_id = request.headers.get("ce-id", "")
+        operation = OPERATIONS.get(request.headers.get("ce-type", ""))
+        if not event_id or operation is None:
             raise InvalidInputError(
-                "This is no inference event.", field="ce-type", hint="Send ce-type: dev.sie.encode.v1 and ce-model."
+                "This is no inference event.",
+                field="ce-type" if event_id else "ce-id",
+                limit=", ".join(OPERATIONS),
+                hint=f"Send ce-id, ce-model and as ce-type one of {', '.join(OPERATIONS)}.",
             )
         spec = self._registry.resolve(request.headers.get("ce-model", ""))
         body = await request.body()
         if wire.body_type(request.headers.get("content-type")) == wire.JSON:
-            body = wire.request_body(wire.parse_encode(body, wire.JSON))
-        op = kind.removeprefix("dev.sie.").removesuffix(".v1")
-        work = Work(id=event_id, op=op, lane=lane_of(spec), model=spec.id, data=body, time=time.time())
+            body = wire.request_body(wire.PARSERS[operation](body, wire.JSON))
+        work = Work(id=event_id, op=operation, lane=lane_of(spec), model=spec.id, data=body, time=time.time())
         answer = await self._run(work)
         media = wire.media_type(request.headers.get("accept"), request.headers.get("content-type"))
         data = answer if media == wire.MSGPACK else replies.to_json(answer)

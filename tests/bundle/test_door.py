@@ -15,8 +15,10 @@ from sie_broker.memory import MemoryBroker
 from sie_bundle.door import DEMAND, SESSION, Door
 from sie_bundle.presence import Presence
 from sie_config.registry import Registry, lane_of
-from sie_sdk import wire
-from sie_sdk.types import Timing, Usage
+from sie_sdk import replies, results, wire
+from sie_sdk.outputs import DenseOutput
+from sie_sdk.replies import Extracted
+from sie_sdk.types import Classification, Timing, Usage
 from tests.ingress.conftest import MODEL, SPEC
 
 
@@ -27,9 +29,24 @@ class Bundle:
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.door.app()), base_url="http://bundle")
 
     async def run(self, work: Work) -> bytes:
-        request = wire.parse_encode(work.data, wire.MSGPACK)
-        vectors = np.array([[len(item.text or "")] for item in request.items], dtype=np.float32)
-        return wire.encode_result(work.model, [None] * len(vectors), vectors, "float32", Timing(), Usage())
+        match work.op:
+            case "encode":
+                encode = wire.parse_encode(work.data, wire.MSGPACK)
+                lengths = np.array([[len(item.text or "")] for item in encode.items], dtype=np.float32)
+                dense = DenseOutput(lengths, 1, "float32")
+                return replies.encode(work.model, [None] * len(lengths), {"dense": dense}, Timing(), Usage())
+            case "score":
+                score = wire.parse_score(work.data, wire.MSGPACK)
+                scores = np.array([len(item.text or "") for item in score.items], np.float32)
+                return replies.score(work.model, scores, [None] * len(scores), score.query.id, Timing(), Usage())
+            case _:
+                extract = wire.parse_extract(work.data, wire.MSGPACK)
+                found = [Extracted([], [Classification(item.text or "", 1.0)]) for item in extract.items]
+                return replies.extract(work.model, [None] * len(found), found, Timing(), Usage())
+
+    async def infer(self, operation: str, body: object, **headers: str) -> httpx.Response:
+        event = {"ce-specversion": "1.0", "ce-type": f"dev.sie.{operation}.v1", "ce-id": "e 1", "ce-model": MODEL}
+        return await self.client.post("/", json=body, headers=event | headers)
 
     async def session(self, seconds: float) -> httpx.Response:
         end = datetime.fromtimestamp(time.time() + seconds, UTC).isoformat().replace("+00:00", "Z")
@@ -70,15 +87,25 @@ async def test_a_session_without_an_end_is_refused(bundle: Bundle) -> None:
 
 
 async def test_an_inference_event_is_answered_with_the_result_event(bundle: Bundle) -> None:
-    answer = await bundle.client.post(
-        "/",
-        json={"items": [{"text": "four"}]},
-        headers={"ce-specversion": "1.0", "ce-type": "dev.sie.encode.v1", "ce-id": "e 1", "ce-model": MODEL},
-    )
+    answer = await bundle.infer("encode", {"items": [{"text": "four"}]})
     assert answer.status_code == 200
     assert answer.headers["ce-type"] == "dev.sie.result.v1"
     assert answer.headers["ce-id"] == "e%201"
     assert answer.json()["items"][0]["dense"]["values"] == [4.0]
+
+
+async def test_scores_and_extractions_are_events_of_their_own(bundle: Bundle) -> None:
+    scored = await bundle.infer("score", {"query": {"text": "q"}, "items": [{"text": "a"}, {"text": "four"}]})
+    assert [entry["score"] for entry in scored.json()["scores"]] == [4.0, 1.0]
+    packed = await bundle.infer("extract", {"items": [{"text": "four"}]}, accept=wire.MSGPACK)
+    (result,) = results.read_extract(packed.content)
+    assert result.classifications == [Classification("four", 1.0)]
+
+
+async def test_an_event_whose_body_is_not_of_its_operation_is_refused(bundle: Bundle) -> None:
+    answer = await bundle.infer("score", {"items": [{"text": "a"}]})
+    assert answer.status_code == 400
+    assert "query" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +113,7 @@ async def test_an_inference_event_is_answered_with_the_result_event(bundle: Bund
     [
         ({}, 400),
         ({"ce-type": "dev.sie.encode.v1"}, 400),
+        ({"ce-type": "dev.sie.invent.v1", "ce-id": "1", "ce-model": MODEL}, 400),
         ({"ce-type": "dev.sie.encode.v1", "ce-id": "1", "ce-model": "nope"}, 404),
     ],
 )
