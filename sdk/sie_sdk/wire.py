@@ -123,7 +123,7 @@ def _written(value: object) -> object:
     )
 
 
-def _read_array(kind: object, value: Any) -> Array:
+def read_array(kind: object, value: Any) -> Array:
     """``Item.multivector``: an array map, or in JSON a list of lists. A ValueError gets its path from msgspec."""
     try:
         array = arrays.unpack(value) if isinstance(value, dict) else np.array(value, np.float32)
@@ -147,7 +147,7 @@ class _Form(NamedTuple, Generic[T]):
 
 def _form(kind: type[T], example: str) -> _Form[T]:
     return _Form(
-        msgspec.msgpack.Decoder(kind, dec_hook=_read_array), msgspec.json.Decoder(kind, dec_hook=_read_array), example
+        msgspec.msgpack.Decoder(kind, dec_hook=read_array), msgspec.json.Decoder(kind, dec_hook=read_array), example
     )
 
 

@@ -41,21 +41,21 @@ def vectors(count: int = 1) -> Answer:
     """An encode result of ``count`` items; vector i is ``[i, 0.5]``."""
     rows = np.stack([np.arange(count), np.full(count, 0.5)], axis=1)
     dense = DenseOutput(rows.astype(np.float32), 2, "float32")
-    return result(replies.encode("m", [None] * count, {"dense": dense}, Timing(total_ms=3.0), Usage(2)))
+    return answered(replies.encode("m", [None] * count, {"dense": dense}, Timing(total_ms=3.0), Usage(2)))
 
 
 def scores(*values: float) -> Answer:
     """A score result, one value per item."""
     array = np.array(values, np.float32)
-    return result(replies.score("m", array, [None] * len(values), None, Timing(total_ms=3.0), Usage(2)))
+    return answered(replies.score("m", array, [None] * len(values), None, Timing(total_ms=3.0), Usage(2)))
 
 
 def extracted(*items: Extracted) -> Answer:
     """An extract result."""
-    return result(replies.extract("m", [None] * len(items), items, Timing(total_ms=3.0), Usage(2)))
+    return answered(replies.extract("m", [None] * len(items), items, Timing(total_ms=3.0), Usage(2)))
 
 
-def result(body: bytes) -> Answer:
+def answered(body: bytes) -> Answer:
     """A reply that worked."""
     return Answer(200, body, {"Content-Type": wire.MSGPACK, "X-Request-ID": "r-ok"})
 

@@ -7,14 +7,26 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
-import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from sie_sdk import ModelNotFoundError, Progress, cli
+from sie_sdk import ModelNotFoundError, Progress, cli, replies, wire
+from sie_sdk.commands import Narrator
 from sie_sdk.errors import BY_CODE
-from sie_sdk.types import EncodeRequest, Item, JobStatus
-from tests.sdk.scripted_server import ScriptedServer, accepted, json_answer, refused, vectors
+from sie_sdk.outputs import DenseOutput, MultivectorOutput, Outputs, SparseOutput
+from sie_sdk.replies import Extracted
+from sie_sdk.types import Classification, Entity, Item, JobStatus, Timing, Usage
+from tests.sdk.scripted_server import (
+    ScriptedServer,
+    accepted,
+    answered,
+    extracted,
+    json_answer,
+    refused,
+    scores,
+    vectors,
+)
 
 
 def sie(*arguments: str, stdin: str | None = None) -> Result:
@@ -22,7 +34,7 @@ def sie(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def sent_items(server: ScriptedServer) -> list[Item]:
-    return msgspec.msgpack.decode(server.asked[0].body, type=EncodeRequest).items
+    return wire.parse_encode(server.asked[0].body, None).items
 
 
 def test_texts_become_a_short_table_with_the_time_it_took(server: ScriptedServer) -> None:
@@ -39,6 +51,69 @@ def test_json_is_one_line_per_result(server: ScriptedServer) -> None:
     server.script = [vectors(2)]
     result = sie("encode", "m", "hello", "world", "--json", "--url", server.url)
     assert [json.loads(line)["dense"] for line in result.stdout.splitlines()] == [[0.0, 0.5], [1.0, 0.5]]
+
+
+def test_every_output_is_shown_and_quantised_values_as_the_numbers_they_stand_for(server: ScriptedServer) -> None:
+    outputs: Outputs = {
+        "dense": DenseOutput(np.array([[10, -20]], "i1"), 2, "int8", np.array([0.5], np.float32)),
+        "sparse": SparseOutput([(np.array([3, 7], "i4"), np.array([0.25, 0.5], "<f4"))], 100, "float32"),
+        "multivector": MultivectorOutput([np.ones((3, 2), "<f4")], 2, "float32"),
+    }
+    body = replies.encode("m", [None], outputs, Timing(), Usage(1))
+    server.script = [answered(body), answered(body)]
+    arguments = ("encode", "m", "hello", "-o", "dense", "-o", "sparse", "--dtype", "int8", "--url", server.url)
+    dense, sparse, many, _ = sie(*arguments).stdout.splitlines()
+    assert dense.endswith("2 dims  int8  [+5.0000 -10.0000 ...]")
+    assert sparse.endswith("2 of 100 dims  float32  [7:0.5000 3:0.2500 ...]")
+    assert many.endswith("3 x 2 dims  float32  [+1.0000 +1.0000 ...]")
+    params = wire.parse_encode(server.asked[0].body, None).params
+    assert (params.output_types, params.output_dtype) == (["dense", "sparse"], "int8")
+    line = json.loads(sie(*arguments, "--json").stdout)
+    assert (line["dense"], line["dense_quantization"]) == ([10, -20], {"scale": 0.5, "offset": 0.0})
+    assert line["sparse"] == {"indices": [3, 7], "values": [0.25, 0.5], "dims": 100}
+
+
+def test_a_score_is_a_table_best_first(server: ScriptedServer) -> None:
+    server.script = [scores(-7.5, 9.25), scores(-7.5, 9.25)]
+    arguments = ("score", "m", "capital?", "Rome [bold] is not", "Paris is", "--instruction", "i", "--url", server.url)
+    titles, paris, rome, timing = sie(*arguments).stdout.splitlines()
+    assert titles.split() == ["#", "score", "text", "id"]
+    assert paris.split() == ["1", "+9.2500", "Paris", "is"]
+    assert rome.split() == ["2", "-7.5000", "Rome", "[bold]", "is", "not"]
+    assert timing.startswith("3.0 ms")
+    request = wire.parse_score(server.asked[0].body, None)
+    assert (request.query, request.instruction) == (Item(text="capital?"), "i")
+    best, _ = (json.loads(line) for line in sie(*arguments, "--json").stdout.splitlines())
+    assert best == {"item_id": "item-1", "score": 9.25, "rank": 0, "index": 1}
+
+
+def test_texts_to_score_are_read_from_standard_input_with_their_ids(server: ScriptedServer) -> None:
+    server.script = [answered(replies.score("m", np.ones(1, np.float32), ["p7"], None, Timing(), Usage()))]
+    printed = sie("score", "m", "q", "-", "--url", server.url, stdin='{"text": "Paris is", "id": "p7"}\n')
+    assert printed.stdout.splitlines()[1].split() == ["1", "+1.0000", "Paris", "is", "p7"]
+
+
+def test_vectors_to_score_are_read_from_a_file(server: ScriptedServer, tmp_path: Path) -> None:
+    server.script = [scores(1.0)]
+    (tmp_path / "in.jsonl").write_text('{"multivector": [[1.0, 0.5]]}\n')
+    assert sie("score", "m", "q", "--file", str(tmp_path / "in.jsonl"), "--url", server.url).exit_code == 0
+    (item,) = wire.parse_score(server.asked[0].body, None).items
+    assert item.multivector is not None and item.multivector.tolist() == [[1.0, 0.5]]
+
+
+def test_what_was_extracted_is_a_table_in_the_order_of_the_texts(server: ScriptedServer) -> None:
+    ada = Extracted([Entity("Ada", "person", 0.987, 0, 3)], [Classification("short", 0.5)])
+    server.script = [extracted(ada, Extracted()), extracted(ada, Extracted())]
+    arguments = ("extract", "m", "Ada.", "nobody", "-l", "person", "--threshold", "0.5", "--url", server.url)
+    titles, entity, group, none, _ = sie(*arguments).stdout.splitlines()
+    assert titles.split() == ["text", "found", "label", "score", "place"]
+    assert entity.split() == ["Ada.", "Ada", "person", "0.987", "0-3"]
+    assert group.split() == ["Ada.", "short", "0.500"]
+    assert none.split() == ["nobody", "-"]
+    params = wire.parse_extract(server.asked[0].body, None).params
+    assert (params.labels, params.options) == (["person"], {"threshold": 0.5})
+    first, _ = (json.loads(line) for line in sie(*arguments, "--json").stdout.splitlines())
+    assert first["entities"] == [{"text": "Ada", "label": "person", "score": 0.987, "start": 0, "end": 3}]
 
 
 def test_standard_input_holds_texts_and_items_line_by_line(server: ScriptedServer) -> None:
@@ -66,7 +141,9 @@ def test_waiting_is_told_on_standard_error_and_only_once(server: ScriptedServer)
 def test_models_are_listed_for_people_and_programs(server: ScriptedServer) -> None:
     row = {"name": "org/m", "outputs": ["dense"], "dims": {"dense": 384}, "max_sequence_length": 256}
     server.script = [json_answer({"models": [row]}), json_answer({"models": [row]}), json_answer({"models": []})]
-    assert sie("models", "--url", server.url).stdout.split() == ["org/m", "available", "dense", "384", "256", "tokens"]
+    titles, listed = sie("models", "--url", server.url).stdout.splitlines()
+    assert titles.split() == ["model", "state", "outputs", "length"]
+    assert listed.split() == ["org/m", "available", "dense", "384", "256", "tokens"]
     assert json.loads(sie("models", "--json", "--url", server.url).stdout)["models"][0]["name"] == "org/m"
     assert sie("models", "--url", server.url).stdout == "No models yet.\n"
 
@@ -78,7 +155,9 @@ def test_the_servers_error_is_a_line_and_a_hint_and_exit_code_1(server: Scripted
     assert result.stderr == "Error: No model m.\nHint: Did you mean n?\n"
 
 
-@pytest.mark.parametrize("command", [["encode", "m", "hello"], ["models"]])
+@pytest.mark.parametrize(
+    "command", [["encode", "m", "hello"], ["score", "m", "q", "a"], ["extract", "m", "a"], ["models"]]
+)
 def test_an_unreachable_server_is_exit_code_3_at_once(command: list[str]) -> None:
     result = sie(*command, "--url", "http://127.0.0.1:1")
     assert result.exit_code == 3
@@ -99,6 +178,9 @@ def test_a_passed_deadline_is_exit_code_4(server: ScriptedServer) -> None:
         ["encode", "m"],
         ["encode", "m", "a", "--url", "localhost"],
         ["encode", "m", "a", "--dtype", "int3"],
+        ["encode", "m", "a", "-o", "sparkling"],
+        ["score", "m", "query"],
+        ["extract", "m"],
         ["encode"],
         ["nothing"],
     ],
@@ -121,7 +203,7 @@ def test_every_error_of_the_tree_has_a_documented_exit_code() -> None:
 def test_help_lists_every_command_with_examples_and_loads_nothing_else() -> None:
     result = sie("--help")
     assert result.exit_code == 0
-    for name in ("encode", "models", "up", "serve"):
+    for name in ("encode", "score", "extract", "models", "up", "serve"):
         assert f"\n  {name}" in result.stdout
     assert "sie encode all-MiniLM-L6-v2" in result.stdout
 
@@ -148,7 +230,7 @@ def hello() -> None:
 
 
 def test_a_lost_connection_while_a_job_is_queued_does_not_end_the_command() -> None:
-    cli.Narrator()(Progress("unreachable", job="j1"))
+    Narrator()(Progress("unreachable", job="j1"))
 
 
 def test_the_version_is_printed() -> None:

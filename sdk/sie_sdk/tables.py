@@ -1,0 +1,162 @@
+"""What results look like on a terminal: tables for people, lines of JSON for programs. Standard output only.
+
+Owns the layout. rich is imported on first use, because it takes longer to import than the rest of the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+import numpy as np
+
+from sie_sdk.types import (
+    Array,
+    EncodeResult,
+    ExtractResult,
+    Item,
+    ModelInfo,
+    Quantization,
+    ScoreEntry,
+    ScoreResult,
+    SparseVector,
+    Timing,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PIPED_COLUMNS = 160
+"""The width where standard output is no terminal."""
+
+
+def lines(results: Iterable[EncodeResult | ExtractResult | ScoreEntry]) -> None:
+    """One line of JSON per result; what is absent is left out, arrays are lists."""
+    for result in results:
+        fields = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None}
+        click.echo(_json.encode(fields))
+
+
+def vectors(items: Sequence[Item], results: Sequence[EncodeResult]) -> None:
+    """A line for each representation of each text, and the time it took."""
+    for item, result in zip(items, results, strict=True):
+        label = f"{_label(item):<32}"
+        if result.dense is not None:
+            click.echo(f"{label}  {result.dense.size} dims  {_values(result.dense, result.dense_quantization)}")
+        if result.sparse is not None:
+            click.echo(f"{label}  {_sparse(result.sparse)}")
+        if result.multivector is not None:
+            tokens, dims = result.multivector.shape
+            shown = _values(result.multivector[:1].ravel(), None)
+            click.echo(f"{label}  {tokens} x {dims} dims  {shown}")
+    _time(results[0].timing if results else None)
+
+
+def ranking(items: Sequence[Item], result: ScoreResult) -> None:
+    """The texts by rank with their scores."""
+    table = _table("#", "score", "text", "id")
+    named = any(item.id is not None for item in items)
+    for entry in result.scores:
+        item = items[entry.index] if entry.index >= 0 else Item()
+        row = (str(entry.rank + 1), f"{entry.score:+.4f}", _label(Item(text=item.text), 100))
+        table.add_row(*_plain_texts(*row, entry.item_id if named or entry.index < 0 else ""))
+    _print(table)
+    _time(result.timing)
+
+
+def extractions(items: Sequence[Item], results: Sequence[ExtractResult]) -> None:
+    """What was found, in the order of the texts: entities with their place, then classes."""
+    table = _table("text", "found", "label", "score", "place")
+    for item, result in zip(items, results, strict=True):
+        label = _label(item)
+        for entity in result.entities:
+            place = f"{entity.start}-{entity.end}" if entity.start is not None else ""
+            table.add_row(*_plain_texts(label, entity.text, entity.label, f"{entity.score:.3f}", place))
+        for found in result.classifications:
+            table.add_row(*_plain_texts(label, "", found.label, f"{found.score:.3f}", ""))
+        if result.error is not None:
+            table.add_row(*_plain_texts(label, result.error.message, result.error.code, "", ""))
+        elif not result.entities and not result.classifications:
+            table.add_row(*_plain_texts(label, "-", "", "", ""))
+    _print(table)
+    _time(results[0].timing if results else None)
+
+
+def models(rows: Sequence[ModelInfo]) -> None:
+    """The catalogue by name."""
+    if not rows:
+        click.echo("No models yet.")
+        return
+    table = _table("model", "state", "outputs", "length")
+    for row in sorted(rows, key=lambda row: row.name):
+        outputs = ", ".join(f"{name} {row.dims[name]}" if name in row.dims else name for name in row.outputs)
+        length = f"{row.max_sequence_length} tokens" if row.max_sequence_length else ""
+        table.add_row(*_plain_texts(row.name, row.state, outputs, length))
+    _print(table)
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _listed(value: object) -> object:
+    """Arrays and records of arrays in JSON."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(type(value).__name__)
+
+
+_json = msgspec.json.Encoder(enc_hook=_listed)
+
+
+def _values(array: Array, quantization: Quantization | None) -> str:
+    start = array[:4]
+    if quantization is not None:
+        start = quantization.dequantise(start)
+    shown = " ".join(f"{value:+.4f}" if isinstance(value, float) else str(value) for value in start.tolist())
+    return f"{array.dtype}  [{shown} ...]"
+
+
+def _sparse(vector: SparseVector) -> str:
+    best = np.argsort(-vector.values)[:4].tolist()
+    shown = " ".join(f"{vector.indices[place]}:{vector.values[place]:.4f}" for place in best)
+    return f"{len(vector.indices)} of {vector.dims or 'unknown'} dims  {vector.values.dtype}  [{shown} ...]"
+
+
+def _label(item: Item, width: int = 32) -> str:
+    text = " ".join((item.id or item.text or "").split())
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _time(timing: Timing | None) -> None:
+    if timing is not None:
+        stages = msgspec.structs.asdict(timing)
+        total = stages.pop("total_ms")
+        parts = ", ".join(f"{name.removesuffix('_ms').replace('_', ' ')} {ms:.1f}" for name, ms in stages.items())
+        click.echo(f"{total:.1f} ms ({parts})")
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in ("#", "score") else "left")
+    return table
+
+
+def _plain_texts(*cells: str) -> list[Any]:
+    """Cells whose content is shown as it is: a text may hold what rich takes for markup."""
+    from rich.text import Text
+
+    return [Text(cell) for cell in cells]
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else PIPED_COLUMNS, highlight=False).print(table)
