@@ -31,7 +31,7 @@ SPARSE_BYTES = 8 * 1024
 MUVERA_DIMS = 10_240
 """Dimensions of a fixed dimensional encoding (``options.muvera``) of the default size."""
 UNKNOWN_DIMS = 65_536
-"""What is expected of one whose size the caller describes."""
+"""What is expected of one that is not brought to a size (``final_dims: null``)."""
 
 
 # -- split -------------------------------------------------------------------------------------------------------------
@@ -84,7 +84,8 @@ def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
         elif name == "multivector" and tasks.multivector is not None:
             per_token, shortest = _row_bytes(tasks.multivector.dim, dtype), tasks.multivector.query_length
         elif (muvera := (request.params.options or {}).get("muvera")) and tasks.multivector is not None:
-            fixed += _row_bytes(MUVERA_DIMS if muvera is True else UNKNOWN_DIMS, dtype)
+            final = muvera.get("final_dims", MUVERA_DIMS) if isinstance(muvera, dict) else MUVERA_DIMS
+            fixed += _row_bytes(final if type(final) is int and final > 0 else UNKNOWN_DIMS, dtype)
         elif tasks.dense is not None:
             fixed += _row_bytes(tasks.dense.dim, dtype)
     longest = spec.max_sequence_length

@@ -13,7 +13,7 @@
     ├── UnavailableError          503 UNAVAILABLE            try again after `retry_after` seconds
     │   ├── ProvisioningError     503 PROVISIONING           no worker yet; `job` is set when the work is queued
     │   ├── ModelLoadingError     503 MODEL_LOADING
-    │   ├── OutOfMemoryError      503 OUT_OF_MEMORY          the device has no room for it now
+    │   ├── OutOfMemoryError      503 RESOURCE_EXHAUSTED     the device has no room for it now
     │   ├── QueueFullError        503 QUEUE_FULL
     │   └── QueueUnavailableError 503 QUEUE_UNAVAILABLE
     ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
@@ -173,7 +173,7 @@ class ModelLoadingError(UnavailableError):
 class OutOfMemoryError(UnavailableError):
     """The device has not the memory for this request now, even alone and with all else dropped."""
 
-    code = "OUT_OF_MEMORY"
+    code = "RESOURCE_EXHAUSTED"  # the published client tries this one again, and not much else
 
 
 class QueueFullError(UnavailableError):
