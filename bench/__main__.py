@@ -1,4 +1,4 @@
-"""``python -m bench [engine|from_zero|warm_path]...``: print the measured tables; all of them without an argument."""
+"""``python -m bench [compare|engine|from_zero|warm_path] [options]``: print one measured table, or all of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import sys
 
 import psutil
 
-TABLES = ("from_zero", "warm_path", "engine")
+TABLES = ("compare", "from_zero", "warm_path", "engine")
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run what was asked for; a table's own options come after its name."""
+    named = bool(sys.argv[1:]) and not sys.argv[1].startswith("-")
+    names = [sys.argv.pop(1)] if named else TABLES
     memory = psutil.virtual_memory().total / 2**30
     print(f"{platform.machine()}, {psutil.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}")
-    for name in sys.argv[1:] or TABLES:
+    for name in names:
         if name not in TABLES:
             sys.exit(f"There is no table {name!r}; there are {', '.join(TABLES)}.")
         importlib.import_module(f"bench.{name}").main()

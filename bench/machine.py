@@ -1,0 +1,91 @@
+"""``python -m bench.machine FOLDER CALLS``: how fast this machine multiplies matrices of the model's shapes, and how
+near our engine comes in one process. Run by ``compare`` as a child that answers the orders of ``worker``.
+
+The machine's rate is that of oneDNN's linear layers with prepacked weights and nothing between them, over the tokens of
+one documents request and over those of four; the better counts. Texts per second stand beside those of the servers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import worker
+
+CLIENTS = 4
+"""A call of the documents workload holds a request of each."""
+
+
+def main() -> None:
+    """Load, then obey."""
+    folder, calls = Path(sys.argv[1]), worker.requests(Path(sys.argv[2]))["documents"]
+    tokenize, forward = _engine()
+    batches = [tokenize(call) for call in calls]
+    texts = len(calls[0])
+    tokens = sum(len(row) for batch in batches for row in batch) // len(batches)
+    sizes = {tokens // CLIENTS: texts / CLIENTS, tokens: float(texts)}
+    gemms = [(linear_layers(folder, size), worth) for size, worth in sizes.items()]
+
+    def gemm(seconds: float) -> list[Any]:
+        """The better slice of the two."""
+        slices = [worker.slice_of(lambda run: run(), [run], [worth], seconds / 2) for run, worth in gemms]
+        return max(slices, key=lambda measured: float(measured[0] / measured[1]))
+
+    def engine(seconds: float) -> list[Any]:
+        """Forwards of whole calls, tokenized beforehand."""
+        return worker.slice_of(forward, batches, [float(texts)] * len(batches), seconds)
+
+    worker.obey({"gemm": gemm, "engine": engine})
+
+
+def shapes(folder: Path) -> list[tuple[int, int]]:
+    """(in, out) of one layer's linear layers, query, key and value as one."""
+    config = json.loads((folder / "config.json").read_text())
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    return [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
+
+
+def flops_per_token(folder: Path) -> float:
+    """Of the encoder's linear layers: two for each weight."""
+    layers = int(json.loads((folder / "config.json").read_text())["num_hidden_layers"])
+    return 2.0 * layers * sum(width * out for width, out in shapes(folder))
+
+
+def linear_layers(folder: Path, tokens: int) -> Callable[[], None]:
+    """All the model's linear layers over ``tokens`` random rows, each layer with weights of its own."""
+    import torch
+
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    run = torch.ops.mkldnn._linear_pointwise
+    inputs = {width: torch.randn(tokens, width) for width, _ in shapes(folder)}
+    prepared = [
+        (inputs[width], torch.ops.mkldnn._reorder_linear_weight(torch.randn(out, width), None), torch.zeros(out))
+        for _ in range(layers)
+        for width, out in shapes(folder)
+    ]
+
+    def all_layers() -> None:
+        with torch.inference_mode():
+            for rows, weight, bias in prepared:
+                run(rows, weight, bias, "none", [], "none")
+
+    return all_layers
+
+
+def _engine() -> tuple[Callable[[list[str]], list[Any]], Callable[[list[Any]], object]]:
+    """Our engine without a server: texts to rows, rows to vectors."""
+    from bench.installs import own_weights
+    from bench.servers import MODEL
+    from sie_bundle.model import EncoderModel
+    from sie_config import catalog
+
+    spec = catalog.load()[MODEL]
+    model = EncoderModel.load(spec, own_weights())
+    return lambda texts: model.tokenizer.tokenize(texts, spec.max_sequence_length), model.forward
+
+
+if __name__ == "__main__":
+    main()
