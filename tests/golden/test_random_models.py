@@ -26,7 +26,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("roberta", {"pad_token_id": 0}),
     ("xlm-roberta", {"pad_token_id": 0}),
     ("mpnet", {"hidden_act": "relu"}),
-    ("modernbert", {"local_attention": 12}),
+    ("modernbert", {"local_attention": 10}),
     ("modernbert", {"local_rope_theta": 160000.0}),
     ("modernbert", {"global_rope_theta": 10000.0}),
     ("modernbert", {"global_attn_every_n_layers": 2}),
@@ -39,7 +39,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("gemma2", {"attn_logit_softcapping": None}),
     ("gemma2", {"query_pre_attn_scalar": 12}),
     ("embedding-gemma", {"use_bidirectional_attention": False}),
-    ("embedding-gemma", {"sliding_window": 12}),
+    ("embedding-gemma", {"sliding_window": 10}),
     ("embedding-gemma", {"rope_local_base_freq": 1000000.0}),
 ]
 
