@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from sie_bundle.outputs import Floats
+from sie_bundle.tokenization import Row
 from sie_config.model_spec import Dense, LocalSource, ModelSpec, Tasks
+
+if TYPE_CHECKING:
+    from sie_bundle.model import EncoderModel, Model
 
 HIDDEN, LAYERS, HEADS, INTERMEDIATE, POSITIONS = 32, 2, 4, 64, 64
 WORDS = ("hello", "world", "ship", "lighthouse", "poison")
@@ -33,6 +40,23 @@ def make(folder: Path, *, nan_token: str | None = None, seed: int = 0) -> Path:
         tensors["embeddings.word_embeddings.weight"][vocabulary[nan_token]] = np.nan
     save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+def load(spec: ModelSpec, folder: Path, precision: str = "float32") -> EncoderModel:
+    """The model in memory, computing with ``precision``."""
+    from sie_bundle.checkpoint import Checkpoint
+    from sie_bundle.model import EncoderModel
+
+    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision)
+    model.try_out()
+    return model
+
+
+def vectors(model: Model, rows: Sequence[Row]) -> Floats:
+    """The dense vectors [n, dim] of rows."""
+    dense = model.forward(rows, {"dense": range(len(rows))})["dense"]
+    assert isinstance(dense, np.ndarray)
+    return dense
 
 
 def spec(folder: Path, model: str = "test/tiny") -> ModelSpec:

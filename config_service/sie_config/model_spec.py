@@ -80,6 +80,10 @@ class Multivector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A token put behind the first one, ``[unused0]`` for instance."""
     query_length: int = 0
     """Queries shorter than this are filled up with mask tokens, whose vectors count (query augmentation)."""
+    mask: str = "[MASK]"
+    """The mask token."""
+    attend_to_mask: bool = False
+    """Whether a query's tokens see the mask tokens too."""
     skip_punctuation: bool = False
     """Leave out the vectors of documents' punctuation tokens."""
     skip_first: bool = False
@@ -96,8 +100,11 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["cross_encoder", "yes_no", "maxsim"] = "cross_encoder"
     activation: Literal["none", "sigmoid"] = "none"
-    template: str = ""
-    """``yes_no``: the whole text, with ``{instruction}``, ``{query}`` and ``{document}`` in it."""
+    template: str = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+    """``yes_no``: the text, with its three places; the first part to be cut when it is too long."""
+    prefix: str = ""
+    suffix: str = ""
+    """``yes_no``: what stands before and behind it, never cut."""
     instruction: str = ""
     """The default for ``{instruction}``."""
     yes: str = "yes"

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from sie_broker.contract import Broker, Lane
+from sie_bundle import encode, score
 from sie_bundle.door import Door
-from sie_bundle.encode import Encode
 from sie_bundle.executor import Executor
+from sie_bundle.operation import Operation
 from sie_bundle.presence import Presence
 from sie_bundle.residency import Residency
 from sie_bundle.settings import Settings
@@ -58,23 +59,33 @@ class Bundle:
     def __init__(self, broker: Broker, registry: Registry, settings: Settings) -> None:
         self._settings = settings
         lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
-        self.executor = Executor(max_batch_tokens=settings.batch_tokens, threads=settings.threads or None)
+        self.executor = Executor(
+            max_batch_tokens=settings.batch_tokens,
+            max_batch_s=settings.batch_s,
+            streams=settings.streams,
+            threads=settings.threads or None,
+        )
         self.residency = Residency(
             weights_dir=Path(settings.weights_dir) if settings.weights_dir else None,
             cache_dir=Path(settings.cache_dir),
             max_bytes=settings.model_bytes,
             loaded=self._model_loaded,
+            device=settings.device,
+            precision=settings.precision,
         )
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
         # Tokenizing and serialising; the forward pass has a thread of its own.
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="text")
-        encode = Encode(registry, self.residency, self.executor, self._threads)
+        parts = (registry, self.residency, self.executor, self._threads)
         self.worker = Worker(
             broker,
             registry,
             lane,
             self.presence.worker,
-            operations={"encode": encode},
+            operations={
+                "encode": Operation(encode.parse, encode.plan, *parts),
+                "score": Operation(score.parse, score.plan, *parts),
+            },
             holds=lambda model: model in self.residency.resident(),
             max_in_hand=settings.max_in_hand,
         )

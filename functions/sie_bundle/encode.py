@@ -1,94 +1,166 @@
-"""Encode: one request's texts become vectors. Tokenize, forward, serialise, and the timing of each.
+"""Encode: texts become dense, sparse or multivector embeddings. What to tokenize, which heads, and the last steps.
 
-Owns the order of the steps and the clock readings between them; each step stands in its own module. Everything that
-takes longer than a hop between threads runs off the event loop.
+Owns prompts, ColBERT's marker and mask tokens, Matryoshka truncation, and which vectors a text keeps. The way around it
+is ``operation``; the arithmetic of the number formats is ``quantize``, of fixed dimensional encodings ``muvera``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from concurrent.futures import Executor as Threads
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from sie_broker.contract import Work
-from sie_bundle.executor import Executor
-from sie_bundle.residency import Residency
-from sie_bundle.tokenization import Overflow
-from sie_config.model_spec import Dense
-from sie_config.registry import Registry
-from sie_sdk import wire
+import numpy as np
+import numpy.typing as npt
+
+from sie_bundle.operation import Plan
+from sie_bundle.options import Options
+from sie_bundle.outputs import Floats, Outputs, SparseRow
+from sie_bundle.quantize import quantize
+from sie_bundle.tokenization import Row
+from sie_bundle.tokens import augmented, kept, marked
+from sie_config.model_spec import ModelSpec, Multivector
+from sie_sdk import outputs as wire_outputs
+from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
-from sie_sdk.types import EncodeRequest, Timing, Usage
+from sie_sdk.outputs import DenseOutput, MultivectorOutput, SparseOutput
+from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage
 
-OVERFLOW_POLICIES = ("default", "truncate_text", "error")
+if TYPE_CHECKING:
+    from sie_bundle.model import Model  # brings torch
+    from sie_bundle.muvera import Muvera
 
-
-class Encode:
-    """The encode operation of a bundle."""
-
-    def __init__(self, registry: Registry, residency: Residency, executor: Executor, threads: Threads) -> None:
-        self._registry = registry
-        self._residency = residency
-        self._executor = executor
-        self._threads = threads
-
-    async def __call__(self, work: Work) -> bytes:
-        """The reply body (wire protocol 2.3) of one request.
-
-        Raises:
-            SIEError: bad input, a model that does not load, an output that is not finite.
-        """
-        taken, queued_s = time.monotonic(), max(0.0, time.time() - work.time)
-        request = wire.parse_encode(work.data, wire.MSGPACK)
-        spec = self._registry.resolve(work.model)
-        if (dense := spec.tasks.dense) is None:
-            raise InvalidInputError(f"{spec.id} computes no dense vectors.", field="params.output_types")
-        texts, overflow = prompted(request, dense), overflow_policy(request)
-        model = await self._residency.model(spec)
-        in_thread = asyncio.get_running_loop().run_in_executor
-        rows = await in_thread(self._threads, model.tokenizer.tokenize, texts, spec.max_sequence_length, overflow)
-        done = await self._executor.forward(model, rows, deadline=work.deadline)
-        tokens = Usage(input_tokens=sum(len(row) for row in rows))
-
-        def serialise() -> bytes:
-            replied = time.monotonic()
-            timing = Timing(
-                queue_ms=_ms(queued_s),
-                tokenization_ms=_ms(done.queued - taken),
-                batch_wait_ms=_ms(done.started - done.queued),
-                inference_ms=_ms(done.ended - done.started),
-                postprocessing_ms=_ms(replied - done.ended),
-                total_ms=_ms(queued_s + replied - taken),
-            )
-            ids = [item.id for item in request.items]
-            dtype = request.params.output_dtype or "float32"
-            return wire.encode_result(spec.id, ids, done.vectors, dtype, timing, tokens)
-
-        return await in_thread(self._threads, serialise)
+OPTIONS = ("is_query", "overflow_policy", "max_seq_length", "normalize", "dimensions", "output_types", "muvera")
 
 
-def prompted(request: EncodeRequest, dense: Dense) -> list[str]:
+def parse(body: bytes) -> EncodeRequest:
+    """The body as the ingress passed it on, checked again."""
+    return wire.parse_encode(body, wire.MSGPACK)
+
+
+def plan(model: Model, request: EncodeRequest) -> Plan:
+    """See `operation.Planner`.
+
+    Raises:
+        InvalidInputError: an output or option the model does not have, a text without tokens.
+        InputTooLongError: a text over the limit with ``overflow_policy="error"``.
+    """
+    spec, params = model.spec, request.params
+    options = Options(params.options, OPTIONS, "params.options")
+    wanted = wire_outputs.wanted(request, spec.id, _offered(spec, options))
+    is_query = options.flag("is_query")
+    fde = _muvera(spec, options) if options.given("muvera") and "dense" in wanted else None
+    heads = list(dict.fromkeys("multivector" if fde and name == "dense" else name for name in wanted))
+    rows = encode_rows(model, _texts(request, spec, is_query), options, heads, is_query)
+    dims, normalize = _dims(spec, options), options.flag("normalize", default=True)
+    dtype: OutputDtype = params.output_dtype or "float32"
+    ids = [item.id for item in request.items]
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        made: dict[OutputType, wire_outputs.Output] = {}
+        if "multivector" in heads:
+            task = cast("Multivector", spec.tasks.multivector)
+            vectors = kept(cast("list[Floats]", computed["multivector"]), rows, model.tokenizer, task, is_query)
+            if "multivector" in wanted:
+                made["multivector"] = multivector_output(vectors, dtype)
+            if fde:
+                made["dense"] = dense_output(
+                    fde.encode_queries(vectors) if is_query else fde.encode_documents(vectors), dtype
+                )
+        if "dense" in heads:
+            made["dense"] = dense_output(truncated(cast("Floats", computed["dense"]), dims, normalize), dtype)
+        if "sparse" in heads:
+            assert spec.tasks.sparse is not None
+            made["sparse"] = sparse_output(cast("list[SparseRow]", computed["sparse"]), spec.tasks.sparse.dim, dtype)
+        return replies.encode(spec.id, ids, made, timing, usage)
+
+    return Plan(rows, heads, finish)
+
+
+def encode_rows(
+    model: Model, texts: Sequence[str], options: Options, heads: Sequence[str], is_query: bool
+) -> list[Row]:
+    """The texts' rows, with the marker and the augmentation a multivector model was trained with."""
+    spec = model.spec
+    task = spec.tasks.multivector if "multivector" in heads else None
+    longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
+    if task is None:
+        return model.tokenizer.rows(texts, longest, options.overflow())
+    if is_query and task.query_length:
+        longest = min(longest, task.query_length)
+    marker = task.query_marker if is_query else task.document_marker
+    rows = model.tokenizer.rows(texts, longest - bool(marker), options.overflow())
+    if marker:
+        rows = [marked(row, model.tokenizer.id(marker)) for row in rows]
+    if is_query and task.query_length:
+        rows = [augmented(row, model.tokenizer.id(task.mask), longest, seen=task.attend_to_mask) for row in rows]
+    return rows
+
+
+def truncated(vectors: Floats, dims: int, normalize: bool) -> Floats:
+    """The first ``dims`` dimensions (Matryoshka, 2205.13147), brought back to length 1."""
+    if dims == vectors.shape[1]:
+        return vectors
+    shorter = vectors[:, :dims]
+    return shorter / np.linalg.norm(shorter, axis=1, keepdims=True) if normalize else shorter
+
+
+def dense_output(vectors: Floats, dtype: OutputDtype) -> DenseOutput:
+    """Vectors [n, dims] in the number format asked for."""
+    rows, scale, offset = quantize(vectors, dtype)
+    return DenseOutput(rows, vectors.shape[1], dtype, scale, offset)
+
+
+def sparse_output(rows: Sequence[SparseRow], dims: int, dtype: OutputDtype) -> SparseOutput:
+    """Sparse rows, their values in the number format asked for."""
+    kind = wire_outputs.WIRE_DTYPES[dtype]
+    return SparseOutput([(row.indices, row.values.astype(kind, copy=False)) for row in rows], dims, dtype)
+
+
+def multivector_output(vectors: Sequence[Floats], dtype: OutputDtype) -> MultivectorOutput:
+    """Each text's vectors [tokens, dims] in the number format asked for, all texts at once."""
+    rows, scale, offset = quantize(np.concatenate(vectors), dtype)
+    cuts = np.cumsum([len(own) for own in vectors])[:-1]
+
+    def by_text(column: npt.NDArray[Any] | None) -> list[npt.NDArray[Any]] | None:
+        return None if column is None else np.split(column, cuts)
+
+    return MultivectorOutput(np.split(rows, cuts), vectors[0].shape[1], dtype, by_text(scale), by_text(offset))
+
+
+def _texts(request: EncodeRequest, spec: ModelSpec, is_query: bool) -> list[str]:
     """The texts with the instruction, or the model's query or document prompt, in front."""
-    options = request.params.options or {}
-    if request.params.instruction is not None:
-        prompt = request.params.instruction
-    else:
-        prompt = dense.query_prompt if options.get("is_query") else dense.document_prompt
-    return [prompt + (item.text or "") for item in request.items]
+    prompt = request.params.instruction
+    if prompt is None and (dense := spec.tasks.dense):
+        prompt = dense.query_prompt if is_query else dense.document_prompt
+    return [(prompt or "") + (item.text or "") for item in request.items]
 
 
-def overflow_policy(request: EncodeRequest) -> Overflow:
-    """What to do with a text over the model's token limit: ``truncate_text`` (the default) or ``error``."""
-    policy = (request.params.options or {}).get("overflow_policy", "default")
-    if policy not in OVERFLOW_POLICIES:
+def _offered(spec: ModelSpec, options: Options) -> list[str]:
+    """The output types of the model; a fixed dimensional encoding is a dense one made of multivectors."""
+    return [*spec.outputs, "dense"] if options.given("muvera") and spec.tasks.multivector else spec.outputs
+
+
+def _dims(spec: ModelSpec, options: Options) -> int:
+    if (dense := spec.tasks.dense) is None:
+        return 0
+    dims = options.count("dimensions", dense.dim, dense.dim)
+    if dims != dense.dim and dims not in dense.dims:
+        allowed = ", ".join(map(str, (*dense.dims, dense.dim)))
+        raise options.wrong("dimensions", f"one of {allowed}, which {spec.id} was trained for", limit=allowed)
+    return dims
+
+
+def _muvera(spec: ModelSpec, options: Options) -> Muvera:
+    """The encoding ``options.muvera`` describes: true, or a map of the fields of `Muvera`."""
+    if (task := spec.tasks.multivector) is None:
         raise InvalidInputError(
-            f"overflow_policy={policy!r} is unknown.",
-            field="params.options.overflow_policy",
-            limit=", ".join(OVERFLOW_POLICIES),
-            hint=f"Use one of: {', '.join(OVERFLOW_POLICIES)}.",
+            f"{spec.id} has no multivectors to make a fixed dimensional encoding of.", field="params.options.muvera"
         )
-    return "error" if policy == "error" else "truncate_text"
+    from sie_bundle.muvera import Muvera
 
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+    given = options.given("muvera")
+    fields = {} if given is True else given
+    try:
+        return Muvera(dim=task.dim, **fields)
+    except (TypeError, ValueError) as error:
+        raise options.wrong("muvera", f"true or a map of sizes ({error})") from None

@@ -1,4 +1,4 @@
-"""The executor: one thread per device that runs forwards back to back; while one batch runs, the next gathers.
+"""The executor: one device's threads that run forwards back to back; while one batch runs, the next gathers.
 
 Owns the queue in front of the device and who gets which result or error. What goes together is ``batch``; what a
 forward does is the model's. No timers: a lone request starts at once, and whatever came meanwhile is the next batch.
@@ -10,88 +10,120 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
+from sie_bundle import outputs
 from sie_bundle.batch import Entry, Slice, form
+from sie_bundle.cost import Fit, reading
+from sie_bundle.outputs import Outputs
 from sie_bundle.tokenization import Row
-from sie_sdk.errors import DeadlineExceededError, InferenceError, UnavailableError
+from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, UnavailableError
 
 log = logging.getLogger("sie.bundle.executor")
 
-Vectors = npt.NDArray[np.float32]
-
 
 class Model(Protocol):
-    """What the executor needs of a model: vectors [n, dim] for n rows. Equal models may share a batch."""
+    """What the executor needs of a model. Requests for equal models share batches, whatever heads they want."""
 
-    def forward(self, rows: Sequence[Row]) -> Vectors: ...
+    fit: Fit
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> Mapping[str, Outputs]: ...
 
 
-class Forwarded(NamedTuple):
-    """The vectors of one request, and when it was queued, first started and last ended (``time.monotonic()``)."""
+class Forwarded(msgspec.Struct, frozen=True, eq=False):
+    """A request's outputs by head, one for each of its rows, and when it was queued, first started and last ended."""
 
-    vectors: Vectors
-    """[n, dim] float32, in the order of the rows."""
+    outputs: Mapping[str, Outputs]
     queued: float
+    """Seconds of ``time.monotonic()``, like the two others."""
     started: float
     ended: float
 
 
 class _Request(Entry, frozen=True, eq=False, kw_only=True):
-    """An entry with its rows and its caller. ``done``: the batches that computed parts of it so far."""
+    """An entry with its rows and its caller. ``done``: by first row, what batches have computed of it so far."""
 
     model: Model
     rows: Sequence[Row]
+    heads: tuple[str, ...]
     queued: float
     answer: Future[Forwarded]
-    done: list[Forwarded]
+    done: dict[int, Forwarded]
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; a caller that has left, or was answered already, does not hear it."""
         with suppress(InvalidStateError):
             self.answer.set_exception(error)
 
-    def complete(self) -> None:
-        """Answer with the vectors of all parts."""
-        vectors = np.concatenate([part.vectors for part in self.done]) if len(self.done) > 1 else self.done[0].vectors
+    def settle(self, part: Slice, done: Forwarded) -> None:
+        """Note what was computed of it; the last part answers it."""
+        self.done[part.start] = done
+        if sum(outputs.count(known.outputs) for known in self.done.values()) < len(self.rows):
+            return
+        parts = [self.done[start] for start in sorted(self.done)]
+        whole = Forwarded(
+            {head: outputs.join([known.outputs[head] for known in parts]) for head in self.heads},
+            self.queued,
+            min(known.started for known in parts),
+            max(known.ended for known in parts),
+        )
         with suppress(InvalidStateError):
-            self.answer.set_result(Forwarded(vectors, self.queued, self.done[0].started, self.done[-1].ended))
+            self.answer.set_result(whole)
 
 
 class Executor:
-    """One device's thread.
+    """One device's threads.
 
     Args:
-        max_batch_tokens: the ceiling of one batch.
+        max_batch_tokens: the most tokens of one batch, for the memory they take.
+        max_batch_s: the most seconds a batch may be expected to take, for those who wait behind it.
+        streams: forwards at a time. A CPU of several cores serves small batches best with one core for each.
         threads: of one forward pass; None: torch's own choice.
+        relieve: frees memory of the device after a forward pass ran out of it; returns whether there was any to free.
     """
 
-    def __init__(self, max_batch_tokens: int = 16_384, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        max_batch_tokens: int = 16_384,
+        max_batch_s: float = float("inf"),
+        streams: int = 1,
+        threads: int | None = None,
+        relieve: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.texts_computed = 0
         self.batches = 0
-        self._ceiling = max_batch_tokens
+        self._max_batch_tokens = max_batch_tokens
+        self._max_batch_s = max_batch_s
         self._threads = threads
+        self._relieve = relieve
         self._queue: list[Slice] = []
         self._changed = threading.Condition()
+        self._settling = threading.Lock()
         self._closing = False
-        # A daemon: a process that must end now does not wait for a forward pass.
-        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
-        self._thread.start()
+        # Daemons: a process that must end now does not wait for a forward pass.
+        self._streams = [
+            threading.Thread(target=self._run, name=f"device-{number}", daemon=True) for number in range(streams)
+        ]
+        for stream in self._streams:
+            stream.start()
 
-    async def forward(self, model: Model, rows: Sequence[Row], *, deadline: float | None = None) -> Forwarded:
+    async def forward(
+        self, model: Model, rows: Sequence[Row], heads: Sequence[str], *, deadline: float | None = None
+    ) -> Forwarded:
         """Compute ``rows`` (at least one) with ``model``. Cancelling the call drops what has not started.
 
         Args:
+            heads: of the model, for every row.
             deadline: seconds since the epoch after which nobody wants the answer.
 
         Raises:
             InferenceError: an output is not finite; names the item. Other requests of the batch are unaffected.
+            OutOfMemoryError: the device has not the memory for a single row.
             DeadlineExceededError: the deadline passed while it was queued.
             UnavailableError: the executor is closed.
         """
@@ -103,9 +135,10 @@ class Executor:
             gone=answer.done,
             model=model,
             rows=rows,
+            heads=tuple(heads),
             queued=time.monotonic(),
             answer=answer,
-            done=[],
+            done={},
         )
         with self._changed:
             if self._closing:
@@ -115,16 +148,20 @@ class Executor:
         return await asyncio.wrap_future(answer)
 
     def close(self) -> None:
-        """Refuse new work, finish what is queued and end the thread. Blocks until then."""
+        """Refuse new work, finish what is queued and end the threads. Blocks until then."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for stream in self._streams:
+            stream.join()
 
     def _run(self) -> None:
+        limited = False
         while (batch := self._next()) is not None:
             if batch:
-                self._limit_threads()
+                if not limited:
+                    self._limit_threads()
+                    limited = True
                 self._compute(batch)
 
     def _next(self) -> list[Slice] | None:
@@ -134,43 +171,89 @@ class Executor:
                 self._changed.wait()
             if not self._queue:
                 return None
-            batch, self._queue, dropped = form(self._queue, time.time(), self._ceiling)
+            fit = _request(self._queue[0]).model.fit
+            ceiling = min(self._max_batch_tokens, fit.tokens_within(self._max_batch_s))
+            batch, self._queue, dropped = form(self._queue, time.time(), ceiling, fit.quadratic)
+            if self._queue:
+                self._changed.notify()  # another stream may take what is left
         for part in dropped:
             _request(part).fail(DeadlineExceededError("The deadline passed while the request waited for the device."))
         return batch
 
     def _limit_threads(self) -> None:
-        """Once, with the first batch: by then torch is imported, and an idle executor does not need it."""
+        """With a stream's first batch: by then torch is imported, and an idle executor does not need it."""
         if self._threads is not None:
             import torch
 
             torch.set_num_threads(self._threads)
-            self._threads = None
 
     def _compute(self, batch: list[Slice]) -> None:
         """Run one forward pass and give each request its part, or find out alone whose fault a failure is."""
         started = time.monotonic()
-        rows = [row for part in batch for row in _request(part).rows[part.start : part.stop]]
+        rows, wanted = _gather(batch)
+        model = _request(batch[0]).model
         try:
-            vectors = _request(batch[0]).model.forward(rows)
-            if len(vectors) != len(rows):
-                raise RuntimeError(f"The model gave {len(vectors)} vectors for {len(rows)} rows.")
+            computed = model.forward(rows, wanted)
+            for head, texts in wanted.items():
+                if len(computed[head]) != len(texts):
+                    raise RuntimeError(f"The model gave {len(computed[head])} {head} outputs for {len(texts)} rows.")
         except Exception as error:
-            if len(batch) == 1:
-                return _request(batch[0]).fail(error)
-            log.warning("a batch of %d requests failed (%s); each goes alone", len(batch), error)
-            for part in batch:
-                self._compute([part])
-            return None
+            return self._recover(batch, error)
         ended = time.monotonic()
-        self.batches += 1
-        self.texts_computed += len(rows)
-        at = 0
-        for part in batch:
-            size = part.stop - part.start
-            _settle(part, Forwarded(vectors[at : at + size], _request(part).queued, started, ended))
-            at += size
+        model.fit.observe(reading([len(row) for row in rows], ended - started))
+        with self._settling:
+            self.batches += 1
+            self.texts_computed += len(rows)
+            at = dict.fromkeys(computed, 0)
+            for part in batch:
+                own = {}
+                for head in _request(part).heads:
+                    own[head] = computed[head][at[head] : at[head] + part.stop - part.start]
+                    at[head] += part.stop - part.start
+                _settle(part, Forwarded(own, _request(part).queued, started, ended))
         return None
+
+    def _recover(self, batch: list[Slice], error: Exception) -> None:
+        """Out of memory: free some, then halve the batch. Any other failure: each request alone."""
+        if (exhausted := is_out_of_memory(error)) and self._relieve():
+            return self._compute(batch)
+        if len(batch) == 1 and exhausted and batch[0].stop - batch[0].start > 1:
+            part = batch[0]
+            middle = (part.start + part.stop) // 2
+            log.warning("out of memory with %d rows; halved", part.stop - part.start)
+            self._compute([part._replace(stop=middle)])
+            return self._compute([part._replace(start=middle)])
+        if len(batch) == 1:
+            failure = error if not exhausted else OutOfMemoryError("The device has not the memory for this item now.")
+            return _request(batch[0]).fail(failure)
+        log.warning(
+            "a batch of %d requests failed (%s); %s", len(batch), error, "halved" if exhausted else "each alone"
+        )
+        middle = len(batch) // 2
+        for some in [batch[:middle], batch[middle:]] if exhausted else [[part] for part in batch]:
+            self._compute(some)
+        return None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception, of torch or Python, says that memory ran out."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
+
+
+def _gather(batch: Sequence[Slice]) -> tuple[list[Row], dict[str, list[int]]]:
+    """The rows of a batch, and which of them want which head."""
+    rows: list[Row] = []
+    wanted: dict[str, list[int]] = {}
+    for part in batch:
+        request = _request(part)
+        for head in request.heads:
+            wanted.setdefault(head, []).extend(range(len(rows), len(rows) + part.stop - part.start))
+        rows.extend(request.rows[part.start : part.stop])
+    return rows, wanted
 
 
 def _request(part: Slice) -> _Request:
@@ -179,17 +262,15 @@ def _request(part: Slice) -> _Request:
 
 
 def _settle(part: Slice, done: Forwarded) -> None:
-    """Note a request's part of a batch; the last part answers it, a vector that is not finite fails it alone."""
+    """Hand a request its part of a batch; an output that is not finite fails it alone."""
     request = _request(part)
-    finite = np.isfinite(done.vectors).all(axis=1)
-    if not finite.all():
-        item = part.start + int(np.argmin(finite))
-        return request.fail(
-            InferenceError(
-                "The model's output for this item is not finite.",
-                field=f"items[{item}]",
-                hint="Leave this item out; the model cannot represent it.",
-            )
+    bad = outputs.first_not_finite(done.outputs)
+    if bad is None:
+        return request.settle(part, done)
+    return request.fail(
+        InferenceError(
+            "The model's output for this item is not finite.",
+            field=f"items[{part.start + bad}]",
+            hint="Leave this item out; the model cannot represent it.",
         )
-    request.done.append(done)
-    return request.complete() if part.stop == len(request.rows) else None
+    )

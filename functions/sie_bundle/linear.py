@@ -7,35 +7,77 @@ own linear layers. They take no more memory, since the plain weight is let go.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, silu
 from torch.nn.functional import linear as _linear
 
-Activation = Literal["none", "gelu", "relu"]
+from sie_sdk.errors import ModelLoadFailedError
+
+Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu", "tanh"]
 Linear = Callable[[Tensor], Tensor]
-"""[T, in] to [T, out]."""
+"""[T, in] of any float type to [T, out] of the weight's."""
 
-_ACTIVATIONS: dict[Activation, Linear] = {"none": lambda x: x, "gelu": gelu, "relu": torch.relu}
+ACTIVATIONS: dict[Activation, Linear] = {
+    "none": lambda x: x,
+    "gelu": gelu,
+    "gelu_tanh": partial(gelu, approximate="tanh"),
+    "relu": torch.relu,
+    "silu": silu,
+    "tanh": torch.tanh,
+}
+# As oneDNN's linear layer names them, with the algorithm.
+_FUSED: dict[Activation, tuple[str, str]] = {
+    "none": ("none", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "silu": ("swish", ""),
+    "tanh": ("tanh", ""),
+}
+# The names ``config.json`` uses; its "gelu" is the exact one, by erf.
+_NAMES: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
 
 
-def linear(weight: Tensor, bias: Tensor, activation: Activation = "none") -> Linear:
+def activation(name: str) -> Activation:
+    """The activation ``config.json`` calls ``name``.
+
+    Raises:
+        ModelLoadFailedError: there is none of that name here.
+    """
+    if name not in _NAMES:
+        raise ModelLoadFailedError(f"The activation {name!r} is not supported.", hint=f"Known: {', '.join(_NAMES)}.")
+    return _NAMES[name]
+
+
+def linear(weight: Tensor, bias: Tensor | None, activation: Activation = "none") -> Linear:
     """``activation(x @ weight.T + bias)`` as fast as this device can. ``weight`` [out, in], ``bias`` [out]."""
     if weight.device.type == "cpu" and torch._C._has_mkldnn:
         return prepacked(weight, bias, activation)
     return plain(weight, bias, activation)
 
 
-def plain(weight: Tensor, bias: Tensor, activation: Activation = "none") -> Linear:
+def plain(weight: Tensor, bias: Tensor | None, activation: Activation = "none") -> Linear:
     """With torch's own kernels, on any device."""
-    act = _ACTIVATIONS[activation]
-    return lambda x: act(_linear(x, weight, bias))
+    act = ACTIVATIONS[activation]
+    return lambda x: act(_linear(x.to(weight.dtype), weight, bias))
 
 
-def prepacked(weight: Tensor, bias: Tensor, activation: Activation = "none") -> Linear:
-    """With oneDNN: the weight is reordered now instead of at every call, the activation fused (GELU by erf)."""
-    reordered = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+def prepacked(weight: Tensor, bias: Tensor | None, activation: Activation = "none") -> Linear:
+    """With oneDNN: the weight is reordered now instead of at every call, the activation fused."""
+    reordered = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
     run = torch.ops.mkldnn._linear_pointwise
-    return lambda x: run(x, reordered, bias, activation, [], "none")
+    name, algorithm = _FUSED[activation]
+    return lambda x: run(x.to(reordered.dtype), reordered, bias, name, [], algorithm)

@@ -1,124 +1,180 @@
 """The packed encoder: every family of ``family`` as one short program over a batch without padding.
 
-Owns the layout of the weights (query, key and value fused, token types folded into the positions) and the order of the
-steps. Attention, linear layers and pooling have modules of their own. Imports torch only.
+Owns the layout of the weights (query, key and value fused, the scale of attention folded in) and the order of the
+steps. Attention, linear layers and heads have modules of their own. Imports torch only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, layer_norm
+from torch.nn.functional import embedding
 
-from sie_bundle.attention import attend
+from sie_bundle.attention import LOG2_E, Attend, kernel
+from sie_bundle.cpu_attention import grouped
 from sie_bundle.family import Architecture
-from sie_bundle.linear import Activation, Linear, linear
+from sie_bundle.linear import Activation, Linear, activation
 from sie_bundle.packing import Packed
-from sie_sdk.errors import ModelLoadFailedError
+from sie_bundle.parameters import Norm, Parameters
+from sie_bundle.positions import RelativeBias, Rotation, Turn
+from sie_bundle.sight import Sight
 
-# The names ``config.json`` uses; "gelu" is the exact one, by erf.
-_ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "relu": "relu"}
+log = logging.getLogger("sie.bundle.packed_encoder")
 
 
-class Norm(NamedTuple):
-    """Layer normalisation over the hidden dimension."""
+class Batch(NamedTuple):
+    """What all layers need of a batch; made once."""
 
-    weight: Tensor
-    bias: Tensor
-    eps: float
+    packed: Packed
+    attend: Attend
+    turns: dict[float, Turn]
+    """By the base of the rotation."""
+    bias: Tensor | None
+
+
+class Attention(NamedTuple):
+    """Self-attention of one layer. ``heads``: of queries, and of keys and values."""
+
+    heads: tuple[int, int]
+    qkv: Linear
+    q_norm: Norm | None
+    k_norm: Norm | None
+    output: Linear
+    theta: float | None
+    """The base of the rotation; None: positions are absolute."""
+    sight: Sight
+
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+        queries, keys = self.heads
+        q, k, v = torch.split(self.qkv(x).view(len(x), queries + 2 * keys, -1), [queries, keys, keys], dim=1)
+        if self.q_norm and self.k_norm:
+            q, k = self.q_norm(q.to(x.dtype)).to(q.dtype), self.k_norm(k.to(x.dtype)).to(k.dtype)
+        if self.theta is not None:
+            turn = batch.turns[self.theta]
+            q, k = turn(q), turn(k)
+        sight = self.sight if batch.bias is None else self.sight._replace(bias=batch.bias)
+        return self.output(batch.attend(q, k, v, batch.packed, sight).flatten(1))
+
+
+class FeedForward(NamedTuple):
+    """The two linear layers after attention; ``gate``: what the first one's output is multiplied with, if anything."""
+
+    up: Linear
+    gate: Linear | None
+    down: Linear
 
     def __call__(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        inner = self.up(x)
+        return self.down(inner if self.gate is None else inner.mul_(self.gate(x)))
 
 
 class Layer(NamedTuple):
-    """One transformer layer."""
+    """One transformer layer. Without ``attention_norm`` the input is taken as it is (ModernBERT's first)."""
 
-    heads: int
-    qkv: Linear
-    attention_output: Linear
-    attention_norm: Norm
-    up: Linear
-    down: Linear
+    attention: Attention
+    attention_norm: Norm | None
+    feed_forward: FeedForward
     output_norm: Norm
-
-    def __call__(self, x: Tensor, packed: Packed) -> Tensor:
-        q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
-        attended = attend(q, k, v, packed.groups).flatten(1)
-        x = self.attention_norm(x + self.attention_output(attended))
-        return self.output_norm(x + self.down(self.up(x)))
 
 
 class PackedEncoder:
-    """An encoder with its weights. ``bytes``: what they take in memory."""
+    """An encoder with its parameters."""
 
-    def __init__(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> None:
-        """Take the weights out of ``tensors``, a checkpoint by tensor name, already on the device they shall run on.
+    def __init__(self, architecture: Architecture, parameters: Parameters) -> None:
+        """Take what the family's record names.
 
         Raises:
-            ModelLoadFailedError: a tensor is missing or has the wrong shape, or the activation is unknown.
+            ModelLoadFailedError: a tensor is missing, or the activation is unknown.
         """
         family, config = architecture.family, architecture.config
-        if config.hidden_act not in _ACTIVATIONS:
-            raise ModelLoadFailedError(f"The activation {config.hidden_act!r} is not supported.")
-        weights = _Weights(tensors, family.prefixes, family.words)
-        self._words = weights[f"{family.words}.weight"]
-        # Every token of a single text has type 0, so its embedding is one more constant per position.
-        self._positions = weights[f"{family.positions}.weight"] + weights[f"{family.token_types}.weight"][0]
-        self._norm = weights.norm(family.embedding_norm, config.layer_norm_eps)
-        self._layers = [_layer(architecture, weights, i) for i in range(config.num_hidden_layers)]
-        self.bytes = weights.bytes
-        self.device = self._words.device
+        prefix = parameters.prefix
+        self.device = parameters.device
+        self._family = family
+        self._stream = parameters.stream
+        self._words = parameters.table(f"{prefix}{family.words}.weight")
+        self._positions = parameters.table(f"{prefix}{family.positions}.weight") if family.positions else None
+        self._types = parameters.table(f"{prefix}{family.token_types}.weight") if family.token_types else None
+        self._norm = parameters.norm(prefix + family.embedding_norm) if family.embedding_norm else None
+        self._layers = [_layer(architecture, parameters, i) for i in range(config.num_hidden_layers)]
+        self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
+        self._rotation = Rotation(config.head_size, parameters.device, parameters.dtype)
+        self._thetas = {layer.attention.theta for layer in self._layers if layer.attention.theta is not None}
+        bias = f"{prefix}{family.relative_bias}.weight"
+        self._bias = RelativeBias(parameters.take(bias, parameters.dtype)) if family.relative_bias else None
+        self._attend = kernel(parameters.device)
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
-        x = self._norm(embedding(packed.ids, self._words) + embedding(packed.positions, self._positions))
-        for layer in self._layers:
-            x = layer(x, packed)
+        x = self._states(packed)
+        if self._attend is grouped and not math.isfinite(float(x.sum(dtype=torch.float32))):
+            log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
+            self._attend = partial(grouped, by_maximum=True)
+            x = self._states(packed)
         return x
 
-
-def _layer(architecture: Architecture, weights: _Weights, i: int) -> Layer:
-    family, config = architecture.family, architecture.config
-    prefix = family.layer.format(i)
-
-    def dense(*names: str, activation: Activation = "none") -> Linear:
-        """One linear layer from the named ones, side by side."""
-        return linear(
-            torch.cat([weights[f"{prefix}{name}.weight"] for name in names]),
-            torch.cat([weights[f"{prefix}{name}.bias"] for name in names]),
-            activation,
+    def _states(self, packed: Packed) -> Tensor:
+        x = self._embed(packed)
+        batch = Batch(
+            packed=packed,
+            attend=self._attend,
+            turns={theta: self._rotation(packed, theta) for theta in self._thetas},
+            bias=self._bias(packed.longest) if self._bias else None,
         )
+        for attention, attention_norm, feed_forward, output_norm in self._layers:
+            if self._family.pre_norm:
+                x = x + attention(attention_norm(x) if attention_norm else x, batch)
+                x = x + feed_forward(output_norm(x))
+            else:
+                assert attention_norm is not None
+                x = attention_norm(x + attention(x, batch))
+                x = output_norm(x + feed_forward(x))
+        return self._final_norm(x) if self._final_norm else x
 
+    def _embed(self, packed: Packed) -> Tensor:
+        x = embedding(packed.ids, self._words).to(self._stream)
+        if self._positions is not None:
+            x += embedding(packed.positions + self._family.first_position, self._positions)
+        if self._types is not None:
+            x += self._types[0] if packed.types is None else embedding(packed.types, self._types)
+        return self._norm(x) if self._norm else x
+
+
+def _layer(architecture: Architecture, parameters: Parameters, i: int) -> Layer:
+    family, config = architecture.family, architecture.config
+    prefix = parameters.prefix + family.layer.format(i)
+    # Where norms stand between the weights and the scores, the scale goes into the norm.
+    scale = LOG2_E / math.sqrt(config.head_size)
+    q_norm = parameters.norm(prefix + family.q_norm) if family.q_norm else None
+    folded = None if q_norm else (config.num_attention_heads * config.head_size, scale)
+    first = f"{prefix}{family.attention_norm}"
     return Layer(
-        heads=config.num_attention_heads,
-        qkv=dense(family.query, family.key, family.value),
-        attention_output=dense(family.attention_output),
-        attention_norm=weights.norm(prefix + family.attention_norm, config.layer_norm_eps),
-        up=dense(family.up, activation=_ACTIVATIONS[config.hidden_act]),
-        down=dense(family.down),
-        output_norm=weights.norm(prefix + family.output_norm, config.layer_norm_eps),
+        attention=Attention(
+            heads=(config.num_attention_heads, config.key_value_heads),
+            qkv=parameters.linear([prefix + name for name in family.qkv], scale=folded),
+            q_norm=q_norm._replace(weight=q_norm.weight * scale) if q_norm else None,
+            k_norm=parameters.norm(prefix + family.k_norm) if family.k_norm else None,
+            output=parameters.linear([prefix + family.attention_output]),
+            theta=None if family.positions or family.relative_bias else config.thetas[i],
+            sight=Sight(causal=family.causal, window=config.windows[i]),
+        ),
+        attention_norm=parameters.norm(first) if f"{first}.weight" in parameters else None,
+        feed_forward=_feed_forward(architecture, parameters, prefix),
+        output_norm=parameters.norm(prefix + family.output_norm),
     )
 
 
-class _Weights:
-    """A checkpoint's tensors by the family's names, whatever prefix they are stored under; counts what is taken."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], prefixes: tuple[str, ...], probe: str) -> None:
-        self._tensors = tensors
-        self._prefix = next((prefix for prefix in prefixes if f"{prefix}{probe}.weight" in tensors), "")
-        self.bytes = 0
-
-    def __getitem__(self, name: str) -> Tensor:
-        try:
-            tensor = self._tensors[self._prefix + name].float()
-        except KeyError:
-            raise ModelLoadFailedError(f"The checkpoint has no tensor {self._prefix + name}.") from None
-        self.bytes += tensor.nbytes
-        return tensor
-
-    def norm(self, name: str, eps: float) -> Norm:
-        return Norm(self[f"{name}.weight"], self[f"{name}.bias"], eps)
+def _feed_forward(architecture: Architecture, parameters: Parameters, prefix: str) -> FeedForward:
+    family = architecture.family
+    act = activation(architecture.config.hidden_act)
+    names = [prefix + name for name in family.up]
+    down = parameters.linear([prefix + family.down])
+    if family.gate == "none":
+        return FeedForward(parameters.linear(names, act), None, down)
+    acts: tuple[Activation, Activation] = (act, "none") if family.gate == "first" else ("none", act)
+    first, second = parameters.halves(names, acts)
+    return FeedForward(first, second, down)

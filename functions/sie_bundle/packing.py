@@ -1,7 +1,7 @@
 """Packing: the token rows of a batch as one row without padding.
 
 Owns the order of the texts in it. Texts are sorted by length, so that texts of equal length lie side by side: a group
-is a slice, seen as [texts, length, ...] without copying a number. Made once per batch, used by every layer.
+is a slice, seen as [texts, length, ...] without copying a number. Made once per batch, used by every layer and head.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,12 +24,23 @@ class Group(NamedTuple):
     start: int
     texts: int
     length: int
+    seen: int
+    """So many tokens of each, from the first, are attended to."""
 
     def view(self, packed: Tensor) -> Tensor:
         """The group's part of ``packed`` [T, ...], seen as [texts, length, ...]."""
         return packed[self.start : self.start + self.texts * self.length].view(
             self.texts, self.length, *packed.shape[1:]
         )
+
+
+class Keys(NamedTuple):
+    """The tokens that are attended to, where a query's augmentation is not."""
+
+    tokens: Tensor
+    """[K] int64, their places in the packed row."""
+    bounds: Tensor
+    """[n + 1] int32: where each text begins among them, and K."""
 
 
 class Packed(NamedTuple):
@@ -38,29 +50,65 @@ class Packed(NamedTuple):
     """[T] int64, text after text."""
     positions: Tensor
     """[T] int64, each token's place in its own text, from 0."""
+    types: Tensor | None
+    """[T] int64, 1 for the tokens of a pair's second text; None when no row is a pair."""
+    bounds: Tensor
+    """[n + 1] int32: where each text of the packed order begins, and T. The ``cu_seqlens`` of attention kernels."""
+    keys: Keys | None
+    """Which tokens are attended to; None: all."""
     groups: list[Group]
     """In the order of ``ids``."""
-    places: Tensor
-    """[n] int64: where text i of the caller's order stands in the packed order."""
+    starts: npt.NDArray[np.int64]
+    """[n]: where text i of the caller's order begins."""
+    lengths: npt.NDArray[np.int64]
+    """[n], in the caller's order."""
+    places: npt.NDArray[np.int64]
+    """[n]: where text i of the caller's order stands in the packed order."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return self.groups[-1].length
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> Packed:
-    """Pack non-empty rows of token ids."""
-    lengths = np.array([len(row) for row in rows])
-    order = np.argsort(lengths, kind="stable")
-    places = np.empty_like(order)
-    places[order] = np.arange(len(rows))
+    """Pack non-empty rows."""
+    lengths = np.array([len(row.ids) for row in rows])
+    seen = np.array([row.seen for row in rows])
+    order = np.lexsort((seen, lengths))
+    bounds = _bounds(lengths[order])
+    starts, places = np.empty_like(lengths), np.empty_like(order)
+    starts[order], places[order] = bounds[:-1], np.arange(len(rows))
     groups: list[Group] = []
     start = 0
-    for length, members in groupby(lengths[order].tolist()):
-        group = Group(start, sum(1 for _ in members), length)
+    for (length, own), members in groupby(zip(lengths[order].tolist(), seen[order].tolist(), strict=True)):
+        group = Group(start, sum(1 for _ in members), length, own)
         groups.append(group)
         start += group.texts * length
-    ids = np.concatenate([rows[i] for i in order])
-    positions = np.concatenate([np.tile(np.arange(group.length), group.texts) for group in groups])
+    # A token's place in its text is its place in the row less where the text begins.
+    positions = np.arange(start) - np.repeat(bounds[:-1], lengths[order])
+
+    def per_token(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.repeat(values[order], lengths[order])
+
+    def moved(array: npt.NDArray[np.int64], dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.from_numpy(array).to(device, dtype)
+
+    seconds = np.array([row.second for row in rows])
     return Packed(
-        ids=torch.from_numpy(ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
+        ids=moved(np.concatenate([rows[i].ids for i in order])),
+        positions=moved(positions),
+        types=moved((positions >= per_token(seconds)).astype(np.int64)) if (seconds < lengths).any() else None,
+        bounds=moved(bounds, torch.int32),
+        keys=Keys(moved(np.flatnonzero(positions < per_token(seen))), moved(_bounds(seen[order]), torch.int32))
+        if (seen < lengths).any()
+        else None,
         groups=groups,
-        places=torch.from_numpy(places).to(device),
+        starts=starts,
+        lengths=lengths,
+        places=places,
     )
+
+
+def _bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)])

@@ -6,28 +6,33 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from sie_bundle.packing import Packed
 
-# Each takes a group's states, [texts, length, hidden], and gives [texts, hidden].
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "cls": lambda states: states[:, 0],
-    "mean": lambda states: states.mean(dim=1),
-    "last": lambda states: states[:, -1],
+    "cls": lambda states: states[:, 0].float(),
+    "mean": lambda states: states.mean(dim=1, dtype=torch.float32),
+    "last": lambda states: states[:, -1].float(),
+    "weighted_mean": lambda states: _weighted_mean(states.float()),
 }
+"""Each takes a group's states, [texts, length, hidden], and gives [texts, hidden] float32."""
 
 
-def pool(states: Tensor, packed: Packed, pooling: str, *, unit_length: bool) -> Tensor:
-    """One vector per text.
+def pool(states: Tensor, packed: Packed, pooling: str) -> Tensor:
+    """One vector per text, float32.
 
     Args:
         states: [T, hidden] of ``packed``.
-        pooling: "cls" (the first token), "mean" (over all tokens, special ones included) or "last".
-        unit_length: scale each vector to Euclidean length 1.
+        pooling: "cls" (the first token), "mean" (over all tokens, special ones included), "last", or "weighted_mean"
+            (each token weighs its place, counted from 1; SGPT, 2202.08904).
 
     Returns:
         [n, hidden] in the caller's order of texts.
     """
-    vectors = torch.cat([POOLINGS[pooling](group.view(states)) for group in packed.groups])[packed.places]
-    return normalize(vectors, dim=-1) if unit_length else vectors
+    vectors = torch.cat([POOLINGS[pooling](group.view(states)) for group in packed.groups])
+    return vectors[torch.from_numpy(packed.places).to(vectors.device)]
+
+
+def _weighted_mean(states: Tensor) -> Tensor:
+    weights = torch.arange(1, states.shape[1] + 1, device=states.device, dtype=states.dtype)
+    return torch.einsum("nlh,l->nh", states, weights / weights.sum())

@@ -102,7 +102,8 @@ def _uint8(vectors: Floats) -> Quantized:
 
 def _largest(vectors: Floats) -> Floats:
     """The largest magnitude of each row, float32 ``[n]``, without a copy of the vectors' size."""
-    return np.maximum(vectors.max(axis=1, initial=0), -vectors.min(axis=1, initial=0))
+    largest: Floats = np.maximum(vectors.max(axis=1, initial=0), -vectors.min(axis=1, initial=0))
+    return largest
 
 
 def _check_finite(extents: npt.NDArray[np.floating[Any]]) -> None:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from sie_bundle import weights
 from sie_bundle.tokenization import Tokenizer
@@ -20,7 +20,7 @@ from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError, SIEError
 
 if TYPE_CHECKING:
-    from sie_bundle.model import EncoderModel
+    from sie_bundle.model import Model
 
 log = logging.getLogger("sie.bundle.residency")
 
@@ -37,6 +37,7 @@ class Residency:
         max_bytes: bytes of weights kept; the model used last stays, however large.
         loaded: told the id of each model that was loaded.
         device: where models run, as torch names it.
+        precision: the numbers they compute with, see `precision.precision`.
         clock: seconds, for the pause after a failure.
     """
 
@@ -48,6 +49,7 @@ class Residency:
         loaded: Callable[[str], None] = lambda _: None,
         *,
         device: str = "cpu",
+        precision: str = "auto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._weights_dir = weights_dir
@@ -55,10 +57,11 @@ class Residency:
         self._max_bytes = max_bytes
         self._loaded = loaded
         self._device = device
+        self._precision = precision
         self._clock = clock
-        self._models: dict[str, EncoderModel] = {}
+        self._models: dict[str, Model] = {}
         """Least recently used first."""
-        self._loads: dict[ModelSpec, asyncio.Task[EncoderModel]] = {}
+        self._loads: dict[ModelSpec, asyncio.Task[Model]] = {}
         self._failures: dict[ModelSpec, tuple[float, SIEError]] = {}
 
     def resident(self) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ class Residency:
         """What the weights of all loaded models take."""
         return sum(model.bytes for model in self._models.values())
 
-    async def model(self, spec: ModelSpec) -> EncoderModel:
+    async def model(self, spec: ModelSpec) -> Model:
         """The loaded model; the first request for it loads it, the others wait for the same load.
 
         Raises:
@@ -89,7 +92,7 @@ class Residency:
         # Shielded: a caller that leaves must not stop the load the others wait for.
         return await asyncio.shield(self._loads[spec])
 
-    async def _load(self, spec: ModelSpec) -> EncoderModel:
+    async def _load(self, spec: ModelSpec) -> Model:
         began = time.monotonic()
         self._failures.pop(spec, None)
         try:
@@ -107,18 +110,24 @@ class Residency:
         self._loaded(spec.id)
         return model
 
-    async def _read(self, spec: ModelSpec) -> EncoderModel:
+    async def _read(self, spec: ModelSpec) -> Model:
         """Weights and tokenizer beside the import of torch, which takes longest at a cold start; then the model."""
 
         def files() -> tuple[Path, Tokenizer]:
             folder = weights.resolve(spec, self._weights_dir, self._cache_dir).folder
             return folder, Tokenizer.load(folder)
 
-        (folder, tokenizer), engine = await asyncio.gather(
+        (folder, tokenizer), _ = await asyncio.gather(
             asyncio.to_thread(files), asyncio.to_thread(importlib.import_module, "sie_bundle.model")
         )
-        load = cast("type[EncoderModel]", engine.EncoderModel).load
-        return await asyncio.to_thread(load, spec, folder, self._device, tokenizer=tokenizer)
+
+        def made() -> Model:
+            from sie_bundle.checkpoint import Checkpoint
+            from sie_bundle.model import load
+
+            return load(Checkpoint(spec, folder, tokenizer), self._device, self._precision)
+
+        return await asyncio.to_thread(made)
 
     def _failed(self, spec: ModelSpec, error: SIEError) -> SIEError:
         error.retry_after = RETRY_S

@@ -30,8 +30,16 @@ class Settings(msgspec.Struct, frozen=True):
     """Requests taken from the queue at once: enough to fill batches, few enough to leave work to others."""
     batch_tokens: int = 16_384
     """The most tokens in one forward pass."""
+    batch_s: float = 0.2
+    """The most seconds one forward pass may be expected to take, for those who wait behind it."""
+    device: str = "cpu"
+    """Where models run, as torch names it: ``cpu``, ``cuda``, ``cuda:1``."""
+    precision: str = "auto"
+    """``auto``: bfloat16 where the device computes with it natively, else float32. Or one of the two, or float16."""
     model_bytes: int = 8 * 1024**3
     """The most bytes of resident models; the least recently used is dropped first."""
+    streams: int = 1
+    """Forward passes at a time."""
     threads: int = 0
     """Threads of one forward pass; 0: one per core."""
     drain_s: float = 20.0

@@ -18,4 +18,4 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> EncoderModel:
-    return EncoderModel.load(tiny_model.spec(tiny_folder), tiny_folder)
+    return tiny_model.load(tiny_model.spec(tiny_folder), tiny_folder)

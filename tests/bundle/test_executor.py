@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
+from sie_bundle.cost import Fit
 from sie_bundle.executor import Executor, Forwarded
 from sie_bundle.model import EncoderModel
-from sie_bundle.tokenization import Row
+from sie_bundle.outputs import Floats, Outputs
+from sie_bundle.tokenization import Row, row
 from sie_sdk.errors import DeadlineExceededError, InferenceError, UnavailableError
 
 BROKEN, EXPLOSIVE = 13, 99
+HEADS = ("dense",)
 
 
 class Gated:
@@ -28,20 +30,27 @@ class Gated:
         self.gate = threading.Event()
         self.entered = threading.Event()
         self.batches: list[list[int]] = []
+        self.fit = Fit()
 
-    def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
         self.entered.set()
         assert self.gate.wait(10)
-        firsts = [int(row[0]) for row in rows]
+        firsts = [int(row.ids[0]) for row in rows]
         self.batches.append(firsts)
         if EXPLOSIVE in firsts:
             raise ZeroDivisionError("boom")
         vectors = np.array(firsts, dtype=np.float32)[:, None]
-        return np.where(vectors == BROKEN, np.float32("nan"), vectors)
+        return {"dense": np.where(vectors == BROKEN, np.float32("nan"), vectors)[list(wanted["dense"])]}
 
 
 def rows(*tokens: int, length: int = 1) -> list[Row]:
-    return [np.full(length, token) for token in tokens]
+    return [row(np.full(length, token)) for token in tokens]
+
+
+def vectors(done: Forwarded) -> Floats:
+    dense = done.outputs["dense"]
+    assert isinstance(dense, np.ndarray)
+    return dense
 
 
 @asynccontextmanager
@@ -55,13 +64,13 @@ async def running(ceiling: int = 100) -> AsyncIterator[Executor]:
 
 async def busy(executor: Executor, model: Gated) -> asyncio.Task[Forwarded]:
     """Put a first request on the device, so that those that follow wait in the queue."""
-    first = asyncio.create_task(executor.forward(model, rows(0)))
+    first = asyncio.create_task(executor.forward(model, rows(0), HEADS))
     await asyncio.to_thread(model.entered.wait, 10)
     return first
 
 
 async def queued(executor: Executor, model: Gated, *requests: list[Row]) -> list[asyncio.Task[Forwarded]]:
-    tasks = [asyncio.create_task(executor.forward(model, request)) for request in requests]
+    tasks = [asyncio.create_task(executor.forward(model, request, HEADS)) for request in requests]
     await asyncio.sleep(0)  # each task runs up to its wait
     return tasks
 
@@ -82,8 +91,8 @@ async def test_each_request_gets_its_own_vectors_and_readings_in_order() -> None
     model.gate.set()
     async with running() as executor:
         before = time.monotonic()
-        done = await executor.forward(model, rows(5, 6))
-    assert done.vectors.tolist() == [[5], [6]]
+        done = await executor.forward(model, rows(5, 6), HEADS)
+    assert vectors(done).tolist() == [[5], [6]]
     assert before <= done.queued <= done.started <= done.ended <= time.monotonic()
 
 
@@ -91,9 +100,9 @@ async def test_a_request_over_the_ceiling_is_computed_in_slices_and_put_together
     model = Gated()
     model.gate.set()
     async with running(ceiling=20) as executor:
-        done = await executor.forward(model, rows(*range(1, 6), length=10))
+        done = await executor.forward(model, rows(*range(1, 6), length=10), HEADS)
     assert model.batches == [[1, 2], [3, 4], [5]]
-    assert done.vectors.ravel().tolist() == [1, 2, 3, 4, 5]
+    assert vectors(done).ravel().tolist() == [1, 2, 3, 4, 5]
 
 
 async def test_two_models_never_share_a_batch() -> None:
@@ -125,7 +134,7 @@ async def test_the_item_is_named_by_its_place_in_the_request_even_in_a_later_sli
     model.gate.set()
     async with running(ceiling=2) as executor:
         with pytest.raises(InferenceError) as caught:
-            await executor.forward(model, rows(1, 2, 3, BROKEN, 5, 6))
+            await executor.forward(model, rows(1, 2, 3, BROKEN, 5, 6), HEADS)
     assert caught.value.field == "items[3]"
     assert model.batches == [[1, 2], [3, BROKEN]], "the rest of a failed request is not computed"
 
@@ -139,18 +148,18 @@ async def test_a_batch_that_fails_is_tried_again_request_by_request() -> None:
         await asyncio.gather(first, good, fine)
         with pytest.raises(ZeroDivisionError):
             await bad
-        await executor.forward(model, rows(3))
+        await executor.forward(model, rows(3), HEADS)
     assert model.batches == [[0], [1, EXPLOSIVE, 2], [1], [EXPLOSIVE], [2], [3]]
 
 
 async def test_a_model_that_gives_too_few_vectors_is_an_error_and_not_a_wrong_answer() -> None:
     class Short(Gated):
-        def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
-            return np.zeros((len(rows) - 1, 1), dtype=np.float32)
+        def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
+            return {"dense": np.zeros((len(rows) - 1, 1), dtype=np.float32)}
 
     async with running() as executor:
-        with pytest.raises(RuntimeError, match="1 vectors for 2 rows"):
-            await executor.forward(Short(), rows(1, 2))
+        with pytest.raises(RuntimeError, match="1 dense outputs for 2 rows"):
+            await executor.forward(Short(), rows(1, 2), HEADS)
 
 
 async def test_a_caller_that_leaves_while_queued_is_not_computed() -> None:
@@ -174,7 +183,7 @@ async def test_a_caller_that_leaves_during_its_forward_harms_nobody() -> None:
         with pytest.raises(asyncio.CancelledError):
             await first
         model.gate.set()
-        assert (await executor.forward(model, rows(1))).vectors.tolist() == [[1]]
+        assert vectors(await executor.forward(model, rows(1), HEADS)).tolist() == [[1]]
 
 
 async def test_a_deadline_that_has_passed_is_told_and_not_computed() -> None:
@@ -182,7 +191,7 @@ async def test_a_deadline_that_has_passed_is_told_and_not_computed() -> None:
     model.gate.set()
     async with running() as executor:
         with pytest.raises(DeadlineExceededError):
-            await executor.forward(model, rows(1), deadline=time.time() - 1)
+            await executor.forward(model, rows(1), HEADS, deadline=time.time() - 1)
     assert model.batches == []
 
 
@@ -195,26 +204,28 @@ async def test_closing_finishes_what_is_queued_and_refuses_what_comes_after() ->
     model.gate.set()
     await asyncio.gather(first, second, closing)
     with pytest.raises(UnavailableError):
-        await executor.forward(model, rows(2))
+        await executor.forward(model, rows(2), HEADS)
     assert model.batches == [[0], [1]]
 
 
 async def test_forwards_run_with_the_threads_the_executor_was_given() -> None:
     class Counting(Gated):
-        def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
-            return np.full((len(rows), 1), torch.get_num_threads(), dtype=np.float32)
+        def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
+            return {"dense": np.full((len(rows), 1), torch.get_num_threads(), dtype=np.float32)}
 
     before = torch.get_num_threads()
     executor = Executor(threads=1)
     try:
-        assert (await executor.forward(Counting(), rows(0))).vectors.tolist() == [[1]]
+        assert vectors(await executor.forward(Counting(), rows(0), HEADS)).tolist() == [[1]]
     finally:
         await asyncio.to_thread(executor.close)
         torch.set_num_threads(before)
 
 
 async def test_a_real_models_broken_text_fails_alone(tiny: EncoderModel) -> None:
-    tokens = tiny.tokenizer.tokenize(["hello", "poison", "world"], 32)
+    tokens = tiny.tokenizer.rows(["hello", "poison", "world"], 32)
     async with running() as executor:
-        results = await asyncio.gather(*(executor.forward(tiny, [row]) for row in tokens), return_exceptions=True)
+        results = await asyncio.gather(
+            *(executor.forward(tiny, [each], HEADS) for each in tokens), return_exceptions=True
+        )
     assert [isinstance(result, InferenceError) for result in results] == [False, True, False]

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 def refused(folder: Path, spec: ModelSpec | None = None) -> str:
     with pytest.raises(ModelLoadFailedError) as caught:
-        EncoderModel.load(spec or tiny_model.spec(folder), folder)
+        tiny_model.load(spec or tiny_model.spec(folder), folder)
     return caught.value.message
 
 
@@ -38,8 +38,8 @@ def rename(folder: Path, prefix: str) -> None:
 
 
 def test_a_loaded_model_gives_unit_vectors_and_knows_its_bytes(folder: Path) -> None:
-    model = EncoderModel.load(tiny_model.spec(folder), folder)
-    vectors = model.forward(model.tokenizer.tokenize(["hello world", "ship"], 32))
+    model = tiny_model.load(tiny_model.spec(folder), folder)
+    vectors = tiny_model.vectors(model, model.tokenizer.rows(["hello world", "ship"], 32))
     assert vectors.shape == (2, tiny_model.HIDDEN) and vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert model.bytes == sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
@@ -47,15 +47,15 @@ def test_a_loaded_model_gives_unit_vectors_and_knows_its_bytes(folder: Path) -> 
 
 @pytest.mark.parametrize("prefix", ["bert.", "model."])
 def test_weights_stored_under_a_prefix_are_found(folder: Path, prefix: str) -> None:
-    plain = EncoderModel.load(tiny_model.spec(folder), folder)
+    plain = tiny_model.load(tiny_model.spec(folder), folder)
     rename(folder, prefix)
-    prefixed = EncoderModel.load(tiny_model.spec(folder), folder)
-    rows = plain.tokenizer.tokenize(["hello"], 32)
-    assert np.array_equal(plain.forward(rows), prefixed.forward(rows))
+    prefixed = tiny_model.load(tiny_model.spec(folder), folder)
+    rows = plain.tokenizer.rows(["hello"], 32)
+    assert np.array_equal(tiny_model.vectors(plain, rows), tiny_model.vectors(prefixed, rows))
 
 
 def test_only_the_text_with_a_broken_token_has_a_vector_that_is_not_finite(tiny: EncoderModel) -> None:
-    vectors = tiny.forward(tiny.tokenizer.tokenize(["hello", "poison ship", "world"], 32))
+    vectors = tiny_model.vectors(tiny, tiny.tokenizer.rows(["hello", "poison ship", "world"], 32))
     assert np.isfinite(vectors).all(axis=1).tolist() == [True, False, True]
 
 
@@ -64,7 +64,7 @@ def test_a_model_whose_first_forward_pass_is_not_finite_does_not_load(tmp_path: 
     tensors = load_file(folder / "model.safetensors")
     tensors["embeddings.LayerNorm.bias"][0] = np.nan
     save_file(tensors, folder / "model.safetensors")
-    assert "no finite vector" in refused(folder)
+    assert "not finite" in refused(folder)
 
 
 def test_dimensions_other_than_the_specs_are_refused_with_both(folder: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_checkpoint_of_another_family_is_refused(folder: Path) -> None:
 
 
 def test_an_unknown_activation_is_refused(folder: Path) -> None:
-    configure(folder, hidden_act="gelu_new")
-    assert "'gelu_new'" in refused(folder)
+    configure(folder, hidden_act="quadratic")
+    assert "'quadratic'" in refused(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -106,10 +106,6 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, folder / "model.safetensors")
     assert "encoder.layer.1.output.dense.weight" in refused(folder)
-
-
-def test_a_model_without_a_dense_task_is_refused(folder: Path) -> None:
-    assert "dense" in refused(folder, msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks()))
 
 
 def test_tensors_of_contradicting_shapes_fail_the_load_and_not_a_request(folder: Path) -> None:

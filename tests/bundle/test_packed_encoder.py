@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -13,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from sie_bundle.attention import attend
+from sie_bundle.attention import LOG2_E
+from sie_bundle.cpu_attention import grouped
 from sie_bundle.linear import Activation, plain, prepacked
 from sie_bundle.model import EncoderModel
 from sie_bundle.packing import pack
-from sie_bundle.tokenization import Row
+from sie_bundle.sight import Sight
+from sie_bundle.tokenization import Row, row
 from sie_config.model_spec import Dense, Tasks
 from tests import tiny_model
 from tests.bundle.reference import Bert
@@ -28,16 +31,16 @@ CPU = torch.device("cpu")
 def rows_of(lengths: list[int], seed: int = 0) -> list[Row]:
     random = np.random.default_rng(seed)
     # The first ids are special tokens; "poison" is the last of the words.
-    return [random.integers(9, 60, size=length) for length in lengths]
+    return [row(random.integers(9, 60, size=length)) for length in lengths]
 
 
 @settings(max_examples=30, deadline=None)
 @given(lengths=st.lists(st.integers(1, 32), min_size=1, max_size=12))
 def test_vectors_of_any_batch_equal_plain_numpy(tiny: EncoderModel, tiny_folder: Path, lengths: list[int]) -> None:
     rows, bert = rows_of(lengths), Bert(tiny_folder)
-    pooled = np.stack([bert.states(row).mean(axis=0) for row in rows])
+    pooled = np.stack([bert.states(each.ids).mean(axis=0) for each in rows])
     expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
-    assert np.abs(tiny.forward(rows) - expected).max() < 1e-5
+    assert np.abs(tiny_model.vectors(tiny, rows) - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
@@ -48,11 +51,11 @@ def test_pooling_takes_the_first_token_the_last_or_the_mean(
     dense = Dense(dim=tiny_model.HIDDEN, pooling=pooling, normalize=normalize)
     spec = msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=Tasks(dense=dense))
     rows, bert = rows_of([3, 7, 3]), Bert(tiny_folder)
-    states = [bert.states(row) for row in rows]
+    states = [bert.states(each.ids) for each in rows]
     pooled = np.stack([{"cls": s[0], "last": s[-1], "mean": s.mean(axis=0)}[pooling] for s in states])
     if normalize:
         pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
-    assert np.abs(EncoderModel.load(spec, tiny_folder).forward(rows) - pooled).max() < 1e-5
+    assert np.abs(tiny_model.vectors(tiny_model.load(spec, tiny_folder), rows) - pooled).max() < 1e-5
 
 
 def test_packing_keeps_texts_of_equal_length_side_by_side_and_knows_their_places() -> None:
@@ -60,7 +63,7 @@ def test_packing_keeps_texts_of_equal_length_side_by_side_and_knows_their_places
     packed = pack(rows, CPU)
     assert [(group.start, group.texts, group.length) for group in packed.groups] == [(0, 1, 1), (1, 1, 2), (3, 2, 4)]
     assert packed.places.tolist() == [2, 1, 3, 0]
-    assert packed.ids.tolist() == [int(token) for i in (3, 1, 0, 2) for token in rows[i]]
+    assert packed.ids.tolist() == [int(token) for i in (3, 1, 0, 2) for token in rows[i].ids]
     assert packed.positions.tolist() == [0, 0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
 
 
@@ -73,7 +76,7 @@ def test_grouped_attention_equals_one_call_per_text() -> None:
             text = slice(start, start := start + group.length)
             one = scaled_dot_product_attention(*(each[text].transpose(0, 1)[None] for each in (q, k, v)))
             expected.append(one[0].transpose(0, 1))
-    assert torch.allclose(attend(q, k, v, packed.groups), torch.cat(expected), atol=1e-6)
+    assert torch.allclose(grouped(q * LOG2_E / math.sqrt(8), k, v, packed, Sight()), torch.cat(expected), atol=1e-6)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")  # type: ignore[no-untyped-call]

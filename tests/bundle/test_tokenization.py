@@ -25,12 +25,12 @@ def tokenizer(tiny_folder: Path) -> Tokenizer:
 
 
 def lists(tokenizer: Tokenizer, texts: list[str], max_length: int = 32) -> list[list[int]]:
-    return [row.tolist() for row in tokenizer.tokenize(texts, max_length)]
+    return [row.ids.tolist() for row in tokenizer.rows(texts, max_length)]
 
 
 def test_rows_hold_special_tokens_and_no_padding(tokenizer: Tokenizer) -> None:
     assert lists(tokenizer, ["hello world", ""]) == [[CLS, HELLO, WORLD, SEP], [CLS, SEP]]
-    assert tokenizer.tokenize(["hello"], 32)[0].dtype == np.int64
+    assert tokenizer.rows(["hello"], 32)[0].ids.dtype == np.int64
 
 
 def test_truncation_keeps_the_beginning_and_the_closing_token(tokenizer: Tokenizer) -> None:
@@ -38,12 +38,12 @@ def test_truncation_keeps_the_beginning_and_the_closing_token(tokenizer: Tokeniz
 
 
 def test_a_text_of_exactly_the_limit_is_left_whole(tokenizer: Tokenizer) -> None:
-    assert tokenizer.tokenize(["hello world"], 4, "error")[0].tolist() == [CLS, HELLO, WORLD, SEP]
+    assert tokenizer.rows(["hello world"], 4, "error")[0].ids.tolist() == [CLS, HELLO, WORLD, SEP]
 
 
 def test_the_error_policy_names_the_item_and_the_limit(tokenizer: Tokenizer) -> None:
     with pytest.raises(InputTooLongError) as caught:
-        tokenizer.tokenize(["hello", "hello world world"], 4, "error")
+        tokenizer.rows(["hello", "hello world world"], 4, "error")
     assert caught.value.field == "items[1].text"
     assert caught.value.limit == 4
     assert "5 tokens" in caught.value.message
@@ -51,20 +51,20 @@ def test_the_error_policy_names_the_item_and_the_limit(tokenizer: Tokenizer) -> 
 
 @pytest.mark.parametrize("text", ["\0", "a\0b", "🚀👩‍👩‍👧", "مرحبا", " " * 100, "x" * 10_000, "[SEP]"])
 def test_strange_texts_are_tokenized(tokenizer: Tokenizer, text: str) -> None:
-    (row,) = tokenizer.tokenize([text], 32)
-    assert row[0] == CLS and row[-1] == SEP and len(row) <= 32
+    (row,) = tokenizer.rows([text], 32)
+    assert row.ids[0] == CLS and row.ids[-1] == SEP and len(row) <= 32
 
 
 def test_an_unpaired_surrogate_is_refused_and_named(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        tokenizer.tokenize(["fine", "\ud800"], 32)
+        tokenizer.rows(["fine", "\ud800"], 32)
     assert caught.value.field == "items[1].text"
 
 
 def test_a_text_without_any_token_is_refused_and_named() -> None:
     bare = Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
     with pytest.raises(InvalidInputError) as caught:
-        bare.tokenize(["a", ""], 4)
+        bare.rows(["a", ""], 4)
     assert caught.value.field == "items[1].text"
 
 
@@ -76,7 +76,7 @@ def test_a_text_has_the_same_tokens_in_any_company(tokenizer: Tokenizer, texts: 
 def test_threads_may_share_a_tokenizer(tokenizer: Tokenizer) -> None:
     lengths = [4, 6, 8, 32] * 50
     with ThreadPoolExecutor(4) as threads:
-        rows = threads.map(lambda length: tokenizer.tokenize(["hello " * 100], length)[0], lengths)
+        rows = threads.map(lambda length: tokenizer.rows(["hello " * 100], length)[0], lengths)
     assert [len(row) for row in rows] == lengths
 
 

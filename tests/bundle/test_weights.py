@@ -91,7 +91,7 @@ def test_what_is_in_the_cache_is_found_before_any_source_is_tried(package: Packa
 def test_a_warm_start_imports_neither_torch_nor_the_hub(tmp_path: Path) -> None:
     folder = tiny_model.make(tmp_path)
     code = (
-        "import sys, pathlib; from sie_bundle import batch, commands, executor, residency, tokenization, weights;"
+        "import sys, pathlib; from sie_bundle import batch, bundle, commands, executor, residency, weights;"
         "from tests import tiny_model; folder = pathlib.Path(sys.argv[1]);"
         "weights.resolve(tiny_model.spec(folder), None, folder);"
         "assert not {'torch', 'huggingface_hub', 'transformers'} & sys.modules.keys()"

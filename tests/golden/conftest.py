@@ -11,6 +11,7 @@ from sie_bundle.model import EncoderModel
 from sie_bundle.settings import Settings
 from sie_config import catalog
 from sie_sdk import settings
+from tests import tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -18,4 +19,4 @@ def minilm() -> EncoderModel:
     spec = catalog.load()["sentence-transformers/all-MiniLM-L6-v2"]
     setting = settings.read(Settings)
     weights_dir = Path(setting.weights_dir) if setting.weights_dir else None
-    return EncoderModel.load(spec, weights.resolve(spec, weights_dir, Path(setting.cache_dir)).folder)
+    return tiny_model.load(spec, weights.resolve(spec, weights_dir, Path(setting.cache_dir)).folder)

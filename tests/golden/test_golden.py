@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sie_bundle.model import EncoderModel
 from sie_bundle.tokenization import Row
+from tests.tiny_model import vectors
 
 pytestmark = pytest.mark.weights
 
@@ -26,7 +27,7 @@ BATCH = 1e-6
 
 @pytest.fixture(scope="module")
 def rows(minilm: EncoderModel) -> list[Row]:
-    return minilm.tokenizer.tokenize(list(TEXTS.values()), minilm.spec.max_sequence_length)
+    return minilm.tokenizer.rows(list(TEXTS.values()), minilm.spec.max_sequence_length)
 
 
 def test_the_golden_file_has_a_vector_for_each_text() -> None:
@@ -36,11 +37,11 @@ def test_the_golden_file_has_a_vector_for_each_text() -> None:
 
 def test_each_text_alone_has_its_golden_vector(minilm: EncoderModel, rows: list[Row]) -> None:
     for name, row, golden in zip(TEXTS, rows, GOLDEN["vectors"], strict=True):
-        assert np.abs(minilm.forward([row])[0] - golden).max() < REFERENCE, name
+        assert np.abs(vectors(minilm, [row])[0] - golden).max() < REFERENCE, name
 
 
 def test_all_texts_in_one_batch_have_their_golden_vectors(minilm: EncoderModel, rows: list[Row]) -> None:
-    assert np.abs(minilm.forward(rows) - GOLDEN["vectors"]).max() < REFERENCE
+    assert np.abs(vectors(minilm, rows) - GOLDEN["vectors"]).max() < REFERENCE
 
 
 @settings(max_examples=15, deadline=None)
@@ -49,7 +50,7 @@ def test_a_text_has_the_same_vector_in_any_batch(minilm: EncoderModel, rows: lis
     # Without the longest three, so that the whole run takes seconds.
     usual = [i for i, row in enumerate(rows) if len(row) < 256]
     mix = data.draw(st.lists(st.sampled_from(usual), min_size=1, max_size=24))
-    together = minilm.forward([rows[i] for i in mix])
-    alone = np.stack([minilm.forward([rows[i]])[0] for i in mix])
+    together = vectors(minilm, [rows[i] for i in mix])
+    alone = np.stack([vectors(minilm, [rows[i]])[0] for i in mix])
     assert np.abs(together - alone).max() < BATCH
     assert np.abs(together - GOLDEN["vectors"][mix]).max() < REFERENCE

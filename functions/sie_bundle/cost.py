@@ -1,0 +1,88 @@
+"""What a batch costs a device: seconds = start + a * tokens + b * sum of squared lengths, fitted to what was measured.
+
+Linear layers cost by the token, attention by the square of a text's length. Owns the fit, by weighted least squares;
+not the batches (``batch``) nor the clock (``executor``). Pure: the readings are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FORGET = 0.98
+"""What a reading weighs after another one: a machine that became slower is believed after some fifty batches."""
+
+
+class Reading(NamedTuple):
+    """One forward pass."""
+
+    tokens: int
+    squares: int
+    """The sum of the squared lengths of its rows."""
+    seconds: float
+
+
+def reading(lengths: Sequence[int], seconds: float) -> Reading:
+    """The reading of a pass over rows of those lengths."""
+    return Reading(sum(lengths), sum(length * length for length in lengths), seconds)
+
+
+class Fit:
+    """The cost of one model on one device, from all readings so far.
+
+    Least squares on relative errors, so that a short batch counts as much as a long one. Never negative: a
+    coefficient that comes out below zero is zero and the others are fitted without it.
+    """
+
+    def __init__(self, readings: Sequence[Reading] = ()) -> None:
+        self._normal = np.zeros((3, 3))
+        self._right = np.zeros(3)
+        self.start = self.per_token = self.per_square = 0.0
+        for each in readings:
+            self.observe(each)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was any reading."""
+        return self.per_token > 0
+
+    @property
+    def quadratic(self) -> float:
+        """What a squared length costs, in tokens."""
+        return self.per_square / self.per_token if self.known else 0.0
+
+    def seconds(self, lengths: Sequence[int]) -> float:
+        """What a pass over rows of those lengths is expected to take."""
+        tokens, squares, _ = reading(lengths, 0.0)
+        return self.start + self.per_token * tokens + self.per_square * squares
+
+    def tokens_within(self, seconds: float) -> float:
+        """How many tokens, squares counted in, fit into that time; infinite while nothing was measured."""
+        return max(0.0, seconds - self.start) / self.per_token if self.known else float("inf")
+
+    def observe(self, new: Reading) -> None:
+        """Take one reading in."""
+        if new.seconds <= 0 or new.tokens <= 0:
+            return
+        row = np.array([1.0, new.tokens, new.squares]) / new.seconds
+        self._normal = FORGET * self._normal + np.outer(row, row)
+        self._right = FORGET * self._right + row
+        self.start, self.per_token, self.per_square = _solve(self._normal, self._right)
+
+
+def _solve(normal: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+    """The best of the solutions without a negative coefficient; the token's always takes part."""
+    best, least = (0.0, right[1] / normal[1, 1], 0.0), float("inf")
+    for columns in ([1], [0, 1], [1, 2], [0, 1, 2]):
+        part = normal[np.ix_(columns, columns)]
+        if np.linalg.matrix_rank(part / np.sqrt(np.outer(part.diagonal(), part.diagonal())), tol=1e-9) < len(columns):
+            continue
+        solution = np.zeros(3)
+        solution[columns] = np.linalg.solve(part, right[columns])
+        error = float(solution @ normal @ solution - 2 * right @ solution)
+        if (solution >= 0).all() and solution[1] > 0 and error < least - 1e-12:
+            best, least = (float(solution[0]), float(solution[1]), float(solution[2])), error
+    return best
