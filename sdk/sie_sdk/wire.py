@@ -14,9 +14,8 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar,
 import msgspec
 import numpy as np
 
-from sie_sdk import arrays, replies
+from sie_sdk import arrays
 from sie_sdk.errors import InputTooLongError, InvalidInputError, UnsupportedMediaTypeError
-from sie_sdk.outputs import WIRE_DTYPES, DenseOutput
 from sie_sdk.refusals import error_body as error_body
 from sie_sdk.types import (
     Array,
@@ -27,8 +26,6 @@ from sie_sdk.types import (
     OutputDtype,
     OutputType,
     ScoreRequest,
-    Timing,
-    Usage,
 )
 
 MediaType: TypeAlias = Literal["application/msgpack", "application/json"]
@@ -335,14 +332,3 @@ def _wrong_field(complaint: str, example: str) -> InvalidInputError:
         hint = f"The body looks like {example}."
     what = what.replace("`", "").replace("Object missing", "it lacks the").replace("object", "map").rstrip(".")
     return InvalidInputError(f"{field or 'The body'} is wrong: {what[0].lower()}{what[1:]}.", field=field, hint=hint)
-
-
-# -- until the bundle hands over `sie_sdk.outputs` ---------------------------------------------------------------------
-
-
-def encode_result(
-    model: str, ids: Sequence[str | None], vectors: Array, dtype: OutputDtype, timing: Timing, usage: Usage
-) -> bytes:
-    """`replies.encode` of dense vectors in float32 or float16."""
-    rows = vectors.astype(WIRE_DTYPES[dtype], copy=False)
-    return replies.encode(model, ids, {"dense": DenseOutput(rows, vectors.shape[1], dtype)}, timing, usage)
