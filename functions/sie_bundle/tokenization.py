@@ -7,6 +7,7 @@ Prompts and templates are put together by the operations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -34,14 +35,19 @@ class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
         return len(self.ids)
 
 
-class Window(NamedTuple):
-    """A stretch of a text for token classification: its row, and where each token stands in the text."""
+class Windows(NamedTuple):
+    """A text for token classification: its tokens, and overlapping rows that read all of them."""
 
-    row: Row
+    ids: Ids
+    """[n]: the text's own tokens, without special ones."""
     spans: npt.NDArray[np.int64]
-    """[length, 2]: first character and the one behind the last; 0, 0 for special tokens."""
-    words: npt.NDArray[np.int64]
-    """[length]: the number of the word a token is part of; -1 for special tokens."""
+    """[n, 2]: the first character of each token, and the one behind its last."""
+    rows: list[Row]
+    """At least one, unless the text has no tokens."""
+    bounds: list[tuple[int, int]]
+    """For each row, which of the text's tokens it reads: the first, and the one behind the last."""
+    opening: int
+    """How many special tokens stand before them in every row."""
 
 
 def row(ids: Sequence[int] | Ids) -> Row:
@@ -100,6 +106,26 @@ class Tokenizer:
             raise ModelLoadFailedError(f"The tokenizer has no token {token!r}.")
         return int(number)
 
+    @cached_property
+    def token_lengths(self) -> npt.NDArray[np.int64]:
+        """[vocabulary]: how many characters each token has as it stands in the vocabulary, any prefix included."""
+        tokens = self.tokens()
+        lengths = np.zeros(max(tokens.values(), default=-1) + 1, dtype=np.int64)
+        lengths[list(tokens.values())] = [len(token) for token in tokens]
+        return lengths
+
+    @property
+    def subword_prefix(self) -> str:
+        """What a token inside a word begins with, ``##`` for BERT; empty: tokens do not tell."""
+        return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
+
+    @property
+    def unknown(self) -> int | None:
+        """The id of the token that stands for what the vocabulary has not; None: there is none."""
+        names = [getattr(self._tokenizer.model, "unk_token", None), "<unk>", "[UNK]"]
+        numbers = (self._tokenizer.token_to_id(name) for name in names if name)
+        return next((number for number in numbers if number is not None), None)
+
     def rows(self, texts: Sequence[str], max_length: int, overflow: Overflow = "truncate_text") -> list[Row]:
         """One row per text, at most ``max_length`` tokens each.
 
@@ -149,42 +175,102 @@ class Tokenizer:
         inner = self.rows(texts, max_length - len(before) - len(after), overflow)
         return [row(np.concatenate([before, own.ids, after]).astype(np.int64)) for own in inner]
 
-    def windows(self, text: str, max_length: int, overlap: int) -> list[Window]:
-        """A text in windows of at most ``max_length`` tokens, of which neighbours share ``overlap``.
+    def hypotheses(
+        self, texts: Sequence[str], hypotheses: Sequence[str], max_length: int, overflow: Overflow = "truncate_text"
+    ) -> list[Row]:
+        """One row for each text with each hypothesis behind it, the first text's rows first. Only texts are cut.
 
         Raises:
-            InvalidInputError: the text is not valid Unicode, or has no tokens at all.
+            InputTooLongError: as `rows`; also a hypothesis that leaves no room for a text, by ``params.labels[i]``.
+            InvalidInputError: a text or a hypothesis is not valid Unicode.
         """
-        (encoding,) = self._encode([text], fast=False)
-        ids = np.array(encoding.ids, dtype=np.int64)
-        if not len(ids):
-            raise InvalidInputError("The text has no tokens.", field="items[0].text")
-        spans = np.array(encoding.offsets, dtype=np.int64)
-        words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
-        head, tail = self._opening, len(ids) - self._closing
-        room = max(1, max_length - self._opening - self._closing)
-        step = max(1, room - overlap)
+        frame = self._frame
+        others = [
+            np.array(own.ids, dtype=np.int64)
+            for own in self._encode(hypotheses, special=False, field="params.labels[{}]")
+        ]
+        rooms = [max_length - frame.length - len(other) for other in others]
+        for i, room in enumerate(rooms):
+            if room < 1:
+                raise _too_long(max_length - room + 1, max_length, f"params.labels[{i}]")
         made = []
-        for start in range(head, max(tail, head + 1), step):
-            stop = min(start + room, tail)
-            picked = np.r_[0:head, start:stop, tail : len(ids)]
-            made.append(Window(row(ids[picked]), spans[picked], words[picked]))
-            if stop == tail:
-                break
+        for i, encoding in enumerate(self._encode(texts, special=False)):
+            ids = np.array(encoding.ids, dtype=np.int64)
+            if len(ids) > min(rooms) and overflow == "error":
+                raise _too_long(len(ids) + max_length - min(rooms), max_length, f"items[{i}].text")
+            for other, room in zip(others, rooms, strict=True):
+                joined = np.concatenate([frame.before, ids[:room], frame.between, other, frame.after])
+                first = len(frame.before) + min(len(ids), room) + frame.untyped
+                made.append(Row(joined, first if frame.typed else len(joined), len(joined)))
         return made
 
+    def windows(self, texts: Sequence[str], max_length: int, overlap: int) -> list[Windows]:
+        """Each text in rows of at most ``max_length`` tokens.
+
+        Neighbouring rows share ``overlap`` tokens, but half of what a row holds at most.
+
+        Raises:
+            InvalidInputError: a text is not valid Unicode.
+        """
+        room = max(1, max_length - self._opening - self._closing)
+        step = room - min(overlap, room // 2)
+        made = []
+        for encoding in self._encode(texts, fast=False):
+            ids = np.array(encoding.ids, dtype=np.int64)
+            head, tail = self._opening, len(ids) - self._closing
+            size = max(0, tail - head)
+            starts = range(0, max(1, size - room + step), step) if size else range(0)
+            bounds = [(start, min(start + room, size)) for start in starts]
+            rows = [row(np.r_[ids[:head], ids[head + start : head + stop], ids[tail:]]) for start, stop in bounds]
+            spans = np.array(encoding.offsets[head : head + size], dtype=np.int64).reshape(size, 2)
+            made.append(Windows(ids[head : head + size], spans, rows, bounds, head))
+        return made
+
+    @cached_property
+    def _frame(self) -> _Frame:
+        """What stands around a pair, read off one."""
+        encoding = self._tokenizer.encode("a", "a")
+        ids, sides = np.array(encoding.ids, dtype=np.int64), encoding.sequence_ids
+        types = encoding.type_ids
+        a, b = sides.index(0), sides.index(1)
+        behind_a, behind_b = a + sides.count(0), b + sides.count(1)
+        typed = any(types)
+        untyped = types.index(1) - behind_a if typed else 0
+        return _Frame(ids[:a], ids[behind_a:b], ids[behind_b:], typed, untyped)
+
     def _encode(
-        self, texts: Sequence[str] | Sequence[tuple[str, str]], *, fast: bool = True
+        self,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        *,
+        fast: bool = True,
+        special: bool = True,
+        field: str = "items[{}].text",
     ) -> list[tokenizers.Encoding]:
         try:
             encode = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
-            return encode(list(texts))
+            return encode(list(texts), add_special_tokens=special)
         except TypeError:
             # Unpaired surrogates: Python strings can hold them, UTF-8 cannot.
             for i, text in enumerate(texts):
                 if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
-                    raise InvalidInputError("The text is not valid Unicode.", field=f"items[{i}].text") from None
+                    raise InvalidInputError("The text is not valid Unicode.", field=field.format(i)) from None
             raise
+
+
+class _Frame(NamedTuple):
+    """The special tokens of a pair."""
+
+    before: Ids
+    between: Ids
+    after: Ids
+    typed: bool
+    """Whether the second text has a token type of its own."""
+    untyped: int
+    """How many of ``between`` are still of the first type."""
+
+    @property
+    def length(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
 
 
 def _cut_pair(sides: list[int | None], max_length: int) -> npt.NDArray[np.int64]:
