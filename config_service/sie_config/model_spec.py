@@ -121,6 +121,10 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["entities", "classes", "entailment"]
     labels: tuple[str, ...] = ()
     """The head's labels in order; empty: ``id2label`` of config.json."""
+    head: str = ""
+    """Layers and activations of a head that is not the family's own: ``2_Dense.linear relu 3_Dense.linear``."""
+    pooling: Literal["", "cls", "mean", "last"] = ""
+    """``classes``, ``entailment``: which vector the head reads, where it is not the family's."""
     aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
     """``entities``: how sub-word labels become one, as in transformers' token classification pipeline."""
     overlap: int = 32
@@ -158,6 +162,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[str, ...] = ()
     """Files of the model's folder beside config.json, tokenizer.json and model.safetensors: tensors of further layers,
     ``1_Dense/model.safetensors`` or ``sparse_linear.pt``, whose names then begin with the folder or the file's stem."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """The numbers it is computed with; ``auto`` leaves it to the worker (``SIE_PRECISION``) and its hardware."""
     bundle: str = "default"
     profile: str = "cpu"
     pool: str = "default"

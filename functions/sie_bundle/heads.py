@@ -55,7 +55,7 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     if classifies or (tasks.score and tasks.score.kind == "cross_encoder"):
         made["logits"] = _logits(checkpoint, parameters)
     if tasks.extract and tasks.extract.kind == "entities":
-        layers = parameters.head(family.token_classifier)
+        layers = parameters.head(tasks.extract.head or family.token_classifier)
         made["token_logits"] = lambda states, packed, texts: _by_text(run(layers, states), packed, texts)
     return made
 
@@ -74,8 +74,9 @@ def _dense(task: Dense, parameters: Parameters) -> Head:
 
 def _logits(checkpoint: Checkpoint, parameters: Parameters) -> Head:
     family, config = checkpoint.architecture.family, checkpoint.architecture.config
-    layers = parameters.head(family.classifier)
-    pooling = config.classifier_pooling or family.classifier_pooling
+    own = checkpoint.spec.tasks.extract
+    layers = parameters.head((own.head if own else "") or family.classifier)
+    pooling = (own.pooling if own else "") or config.classifier_pooling or family.classifier_pooling
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
         return _rows(run(layers, pool(states, packed, pooling)), texts)

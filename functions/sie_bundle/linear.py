@@ -47,6 +47,7 @@ _NAMES: dict[str, Activation] = {
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
+    "swiglu": "silu",
     "tanh": "tanh",
 }
 

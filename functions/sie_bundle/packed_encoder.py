@@ -100,7 +100,12 @@ class PackedEncoder:
         self._positions = parameters.table(f"{prefix}{family.positions}.weight") if family.positions else None
         self._types = parameters.table(f"{prefix}{family.token_types}.weight") if family.token_types else None
         self._norm = parameters.norm(prefix + family.embedding_norm) if family.embedding_norm else None
-        self._layers = [_layer(architecture, parameters, i) for i in range(config.num_hidden_layers)]
+        projection = prefix + family.embedding_projection
+        projected = family.embedding_projection and f"{projection}.weight" in parameters
+        self._projection = parameters.linear([projection], dtype=parameters.stream) if projected else None
+        shared = "{}" not in family.layer
+        layers = [_layer(architecture, parameters, i) for i in range(1 if shared else config.num_hidden_layers)]
+        self._layers = layers * config.num_hidden_layers if shared else layers
         self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
         self._rotation = Rotation(config.head_size, parameters.device, parameters.dtype)
         self._thetas = {layer.attention.theta for layer in self._layers if layer.attention.theta is not None}
@@ -141,7 +146,8 @@ class PackedEncoder:
             x += embedding(packed.positions + self._family.first_position, self._positions)
         if self._types is not None:
             x += self._types[0] if packed.types is None else embedding(packed.types, self._types)
-        return self._norm(x) if self._norm else x
+        x = self._norm(x) if self._norm else x
+        return self._projection(x) if self._projection else x
 
 
 def _layer(architecture: Architecture, parameters: Parameters, i: int) -> Layer:
