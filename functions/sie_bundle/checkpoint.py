@@ -8,6 +8,7 @@ pages as long as it has room, and a model that was evicted comes back from them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,18 @@ class Checkpoint:
         self.spec = spec
         self.folder = folder
         self.tokenizer = tokenizer or Tokenizer.load(folder)
-        self.architecture: Architecture = family.architecture(spec.family, folder)
         self.tensors = Tensors(folder, spec.files)
-        self._check()
+        if spec.family in family.FAMILIES:  # an adapter reads config.json its own way
+            self._check()
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """The encoder, described.
+
+        Raises:
+            ModelLoadFailedError: see `family.architecture`.
+        """
+        return family.architecture(self.spec.family, self.folder)
 
     def _check(self) -> None:
         spec, config = self.spec, self.architecture.config

@@ -14,6 +14,8 @@ import msgspec
 from sie_sdk.errors import ModelLoadFailedError
 
 Way = Literal["packed", "transformers", "padded"]
+AUTO = "auto"
+"""The family of every model that transformers knows: with the heads of the record of its ``model_type``, if any."""
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +101,7 @@ _LLAMA = Family(
     token_classifier="score",
     masked_lm="tied:",
 )
+_DEBERTA = Family(way="padded", prefixes=("deberta.", ""), classifier="pooler.dense gelu classifier")
 
 FAMILIES = {
     "bert": Family(
@@ -181,9 +184,11 @@ FAMILIES = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen3": msgspec.structs.replace(_LLAMA, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
-    "deberta-v2": Family(
-        way="padded", prefixes=("deberta.", ""), classifier="pooler.dense gelu classifier", masked_lm=""
-    ),
+    "gemma2": msgspec.structs.replace(_LLAMA, way="transformers"),
+    "gemma3_text": msgspec.structs.replace(_LLAMA, way="transformers"),
+    "deberta": _DEBERTA,
+    "deberta-v2": _DEBERTA,
+    AUTO: Family(way="transformers", words="", classifier="", token_classifier=""),
 }
 
 
@@ -243,17 +248,31 @@ def architecture(family: str, folder: Path) -> Architecture:
         ModelLoadFailedError: the family is unknown, or ``config.json`` is unreadable or of another family.
     """
     if (record := FAMILIES.get(family)) is None:
-        raise ModelLoadFailedError(f"There is no family {family!r}.", hint=f"Families: {', '.join(FAMILIES)}.")
+        raise ModelLoadFailedError(
+            f"There is no family {family!r}.", hint=f"Families: {', '.join(FAMILIES)}; or install its adapter."
+        )
     path = folder / "config.json"
     try:
         given = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        if family == AUTO:
+            record, given = _found(folder, given)
         named = {ours: given[theirs] for ours, theirs in record.config.items() if theirs in given}
-        config = msgspec.convert({**record.constants, **given, **named, **_by_layer(given)}, type=Config)
+        by_layer = _by_layer(given) if record.way == "packed" else {}
+        config = msgspec.convert({**record.constants, **given, **named, **by_layer}, type=Config)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnsupportedConfig) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
-    if config.model_type != family:
+    if family not in (AUTO, config.model_type):
         raise ModelLoadFailedError(f"The spec says family {family!r}, config.json says {config.model_type!r}.")
     return Architecture(family=record, config=config)
+
+
+def _found(folder: Path, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """The record of ``AUTO`` for a folder, and its config.json, in the words of transformers if there is no record."""
+    if (known := FAMILIES.get(str(given.get("model_type")))) is not None:
+        return msgspec.structs.replace(known, way="padded" if known.way == "padded" else "transformers"), given
+    from sie_bundle.transformers_encoder import sizes
+
+    return FAMILIES[AUTO], sizes(folder)
 
 
 class UnsupportedConfig(ValueError):  # noqa: N818

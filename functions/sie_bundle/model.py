@@ -6,6 +6,7 @@ that is no encoder of ``family`` comes from the entry point group ``sie.models``
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
@@ -25,6 +26,8 @@ from sie_bundle.precision import precision
 from sie_bundle.tokenization import Row, Tokenizer, row
 from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError, SIEError
+
+log = logging.getLogger("sie.bundle.model")
 
 ADAPTERS = "sie.models"
 """The entry point group of adapters: `Load` under the name that a spec's ``family`` says."""
@@ -138,8 +141,23 @@ class EncoderModel:
 
 
 def _encoder(checkpoint: Checkpoint, parameters: Parameters) -> Encoder:
-    """The family's way in."""
-    return PackedEncoder(checkpoint.architecture, parameters)
+    """The family's way in; where texts cannot be packed, they are padded."""
+    way = checkpoint.architecture.family.way
+    if way == "packed":
+        return PackedEncoder(checkpoint.architecture, parameters)
+    from sie_bundle.padded_encoder import PaddedEncoder
+    from sie_bundle.transformers_encoder import Body, NotPackable, TransformersEncoder
+
+    body = Body(checkpoint, parameters)
+    encoder: Encoder | None = None
+    if way == "transformers":
+        try:
+            encoder = TransformersEncoder(body, checkpoint.spec)
+        except NotPackable as reason:
+            log.warning("%s is padded instead of packed: %s", checkpoint.spec.id, reason)
+    encoder = encoder or PaddedEncoder(body, checkpoint.spec)
+    parameters.bytes += body.bytes
+    return encoder
 
 
 def load(checkpoint: Checkpoint, device: str = "cpu", precision: str = "auto") -> Model:
