@@ -22,7 +22,7 @@ from bench.corpus import Workload, workloads
 from bench.installs import Unavailable
 from bench.load import LoadError, Slice
 from bench.peers import OURS, REFERENCE, Peer, machine, peers
-from bench.report import Measured
+from bench.report import Measured, Reading
 from bench.running import Server, Vectors, Worker, first_vector
 
 WARM_UP_S = 0.5
@@ -120,17 +120,21 @@ class Table:
         with _awake(running := self._running[name]):
             running.measure(workload, WARM_UP_S)
             running.pinned.forget_peak()
+            before = running.pinned.cpu_s()
             measured = running.measure(workload, seconds)
-            self.measured.slices.setdefault((name, workload.name), []).append(measured)
-            self.measured.peaks.setdefault((name, workload.name), []).append(running.pinned.memory().peak)
+            cpu_s = running.pinned.cpu_s() - before
+            reading = Reading(measured, cpu_s, running.pinned.memory().peak)
+        self.measured.readings.setdefault((name, workload.name), []).append(reading)
         return measured
 
     def _machine_slices(self, seconds: float) -> None:
         assert self._machine is not None
         self._machine.pinned.resume()
         try:
-            self.measured.gemm.append(Slice(*self._machine.order(do="gemm", seconds=seconds)))
-            self.measured.engine.append(Slice(*self._machine.order(do="engine", seconds=seconds)))
+            for what, readings in (("gemm", self.measured.gemm), ("engine", self.measured.engine)):
+                before = self._machine.pinned.cpu_s()
+                measured = Slice(*self._machine.order(do=what, seconds=seconds))
+                readings.append(Reading(measured, self._machine.pinned.cpu_s() - before, 0))
         finally:
             self._machine.pinned.pause()
 

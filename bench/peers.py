@@ -39,7 +39,7 @@ INFINITY = (
 )
 SIE_SERVER = ("sie-server==0.10.1",)
 TEI_LIBRARIES = ("onnxruntime==1.22.1", "intel-openmp==2024.0.3")
-OURS = "sie"
+OURS, OURS_UP = "sie", "sie-up"
 REFERENCE = "sentence-transformers"
 SERVED_NAME = "minilm"
 # No peer may see packages of ours: sie-server brings a sie_sdk of its own.
@@ -71,25 +71,30 @@ def peers(workloads: Sequence[Workload]) -> list[Peer]:
     """All of them, ours first."""
     return [
         Peer(OURS, "sie serve, msgpack", _nothing, _sie_serve),
-        Peer("sie-up", "sie up: NATS, ingress and one bundle, msgpack", _nothing, _sie_up),
+        Peer(OURS_UP, "sie up: NATS, ingress and one bundle, msgpack", _nothing, _sie_up),
         Peer(
             REFERENCE,
-            "6.2.0 in process, batches of 32 sorted by length, no server",
+            "sentence-transformers 6.2.0 in process, batches of 32 by length, no server",
             partial(installs.environment, "sentence-transformers", "3.11", SENTENCE_TRANSFORMERS),
             partial(_reference, calls=_calls_file(workloads)),
         ),
         Peer("tei", "TEI 1.9.3, ONNX Runtime, /v1/embeddings base64", _tei_installed, partial(_tei, onnx=True)),
         Peer("tei-candle", "TEI 1.9.3, candle, /v1/embeddings base64", _tei_installed, partial(_tei, onnx=False)),
-        Peer("infinity", "0.0.78, torch with BetterTransformer, /embeddings base64", _infinity_installed, _infinity),
+        Peer(
+            "infinity",
+            "Infinity 0.0.78, torch with BetterTransformer, /embeddings base64",
+            _infinity_installed,
+            _infinity,
+        ),
         Peer(
             "infinity-bf16",
-            "the same with --dtype bfloat16",
+            "Infinity 0.0.78 with --dtype bfloat16",
             _infinity_installed,
             partial(_infinity, options=("--dtype", "bfloat16")),
         ),
         Peer(
             "sie-server",
-            "0.10.1, /v1/encode msgpack",
+            "sie-server 0.10.1, /v1/encode msgpack",
             partial(installs.environment, "sie-server", "3.12", SIE_SERVER),
             _sie_server,
         ),

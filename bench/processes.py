@@ -93,6 +93,15 @@ class Pinned:
                 peak += _peak(process.pid)
         return Memory(rss, pss, peak)
 
+    def cpu_s(self) -> float:
+        """The CPU time the family took so far, in seconds."""
+        taken = 0.0
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                taken += times.user + times.system
+        return taken
+
     def forget_peak(self) -> None:
         """Let the peak start again from what is held now."""
         for process in self.family():
