@@ -1,0 +1,76 @@
+"""The fit of what a batch costs: it finds the machine's numbers, follows them, and never predicts nonsense."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_bundle.cost import Fit, Reading, reading
+
+START, PER_TOKEN, PER_SQUARE = 1e-3, 5e-5, 2e-8
+
+lengths = st.lists(st.integers(1, 512), min_size=1, max_size=40)
+
+
+def taken(rows: list[int], slower: float = 1.0) -> float:
+    """What a machine of known cost takes."""
+    return slower * (START + PER_TOKEN * sum(rows) + PER_SQUARE * sum(n * n for n in rows))
+
+
+def readings(seed: int, count: int, noise: float = 0.0, slower: float = 1.0) -> list[Reading]:
+    random = np.random.default_rng(seed)
+    batches = [random.integers(1, 512, size=random.integers(1, 40)).tolist() for _ in range(count)]
+    return [reading(rows, taken(rows, slower) * random.uniform(1 - noise, 1 + noise)) for rows in batches]
+
+
+def test_a_reading_counts_tokens_and_squared_lengths() -> None:
+    assert reading([3, 4], 0.5) == Reading(tokens=7, squares=25, seconds=0.5)
+
+
+def test_exact_readings_give_the_machines_own_numbers() -> None:
+    fit = Fit(readings(0, 20))
+    assert np.allclose([fit.start, fit.per_token, fit.per_square], [START, PER_TOKEN, PER_SQUARE], rtol=1e-3)
+    assert np.isclose(fit.quadratic, PER_SQUARE / PER_TOKEN, rtol=1e-3)
+
+
+def test_noisy_readings_still_predict_within_a_fifth() -> None:
+    fit = Fit(readings(1, 200, noise=0.2))
+    for rows in ([8], [256] * 8, [512], [20] * 64):
+        assert 0.8 < fit.seconds(rows) / taken(rows) < 1.2
+
+
+def test_a_machine_that_becomes_slower_is_followed() -> None:
+    fit = Fit(readings(2, 100))
+    for each in readings(3, 200, slower=3.0):
+        fit.observe(each)
+    assert 2.7 < fit.seconds([100] * 10) / taken([100] * 10) < 3.3
+
+
+def test_before_any_reading_nothing_is_known_and_nothing_is_limited() -> None:
+    fit = Fit()
+    assert not fit.known and fit.quadratic == 0 and fit.tokens_within(0.1) == float("inf")
+
+
+def test_a_reading_that_took_no_time_is_ignored() -> None:
+    fit = Fit([Reading(10, 100, 0.0), Reading(0, 0, 1.0)])
+    assert not fit.known
+
+
+@given(st.lists(st.tuples(lengths, st.floats(1e-5, 100)), min_size=1, max_size=30), lengths)
+def test_no_readings_make_a_prediction_negative(seen: list[tuple[list[int], float]], rows: list[int]) -> None:
+    fit = Fit([reading(own, seconds) for own, seconds in seen])
+    assert fit.known and fit.start >= 0 and fit.per_token > 0 and fit.per_square >= 0
+    assert fit.seconds(rows) > 0 and fit.tokens_within(1.0) >= 0
+
+
+@given(lengths, lengths, st.integers(0, 1000))
+def test_more_rows_never_cost_less(some: list[int], more: list[int], seed: int) -> None:
+    fit = Fit(readings(seed, 5, noise=0.3))
+    assert fit.seconds(some + more) >= fit.seconds(some)
+
+
+def test_what_fits_into_a_time_is_what_takes_it() -> None:
+    fit = Fit(readings(4, 50))
+    tokens = fit.tokens_within(0.1)
+    assert np.isclose(fit.start + fit.per_token * tokens, 0.1, rtol=1e-6)

@@ -1,0 +1,227 @@
+"""The encode operation on small models: every representation, option and number format, and what is refused.
+
+From the parsed request to the bytes of the reply and back through the client's reader.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from sie_bundle import encode
+from sie_bundle.model import EncoderModel
+from sie_bundle.muvera import Muvera
+from sie_bundle.options import Options
+from sie_bundle.quantize import quantize
+from sie_config.model_spec import Dense, Multivector, Tasks
+from sie_sdk import results, wire
+from sie_sdk.errors import InputTooLongError, InvalidInputError
+from sie_sdk.types import EncodeParams, EncodeRequest, EncodeResult, Item, Timing, Usage
+from tests import tiny_model
+from tests.bundle.test_families import load as random_model
+
+TEXTS = ["hello world", "", "ship ship lighthouse"]
+
+
+@pytest.fixture(scope="module")
+def prompted(tiny_folder: Path) -> EncoderModel:
+    """Dense, with prompts and Matryoshka lengths."""
+    dense = Dense(dim=32, query_prompt="hello ", document_prompt="ship ", dims=(8, 16))
+    return tiny_model.load(msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=Tasks(dense=dense)), tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def colbert(tiny_folder: Path) -> EncoderModel:
+    """Multivectors with markers, augmentation and a skip list."""
+    task = Multivector(
+        dim=32, projection="", query_marker="ship", document_marker="world", query_length=8, mask="lighthouse"
+    )
+    spec = msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=Tasks(multivector=task))
+    return tiny_model.load(spec, tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def bge(tmp_path_factory: pytest.TempPathFactory) -> EncoderModel:
+    """All three at once."""
+    return random_model("bge-m3", tmp_path_factory.mktemp("bge"))
+
+
+def run(model: EncoderModel, texts: list[str] = TEXTS, **params: Any) -> list[EncodeResult]:
+    request = EncodeRequest([Item(text=text, id=f"id-{i}") for i, text in enumerate(texts)], EncodeParams(**params))
+    plan = encode.plan(model, encode.parse(wire.request_body(request)))
+    outputs = model.forward(plan.rows, {head: range(len(plan.rows)) for head in plan.heads})
+    return results.read_encode(plan.finish(outputs, Timing(total_ms=1.0), Usage(input_tokens=3)))
+
+
+def dense(model: EncoderModel, texts: list[str] = TEXTS, **params: Any) -> np.ndarray:
+    return np.stack([result.dense for result in run(model, texts, **params) if result.dense is not None])
+
+
+def refused(model: EncoderModel, **params: Any) -> InvalidInputError:
+    with pytest.raises(InvalidInputError) as caught:
+        run(model, **params)
+    return caught.value
+
+
+def test_dense_vectors_come_back_with_ids_and_timing(tiny: EncoderModel) -> None:
+    found = run(tiny)
+    assert [result.id for result in found] == ["id-0", "id-1", "id-2"]
+    assert found[0].timing and found[0].timing.total_ms == 1.0
+    expected = tiny_model.vectors(tiny, tiny.tokenizer.rows(TEXTS, 32))
+    assert np.array_equal(dense(tiny), expected)
+
+
+def test_prompts_stand_before_the_text_and_an_instruction_takes_their_place(prompted: EncoderModel) -> None:
+    def prefixed(prompt: str) -> np.ndarray:
+        return tiny_model.vectors(prompted, prompted.tokenizer.rows([prompt + text for text in TEXTS], 32))
+
+    assert np.array_equal(dense(prompted), prefixed("ship "))
+    assert np.array_equal(dense(prompted, options={"is_query": True}), prefixed("hello "))
+    assert np.array_equal(dense(prompted, instruction="world ", options={"is_query": True}), prefixed("world "))
+
+
+def test_matryoshka_takes_the_first_dimensions_back_to_length_one(prompted: EncoderModel) -> None:
+    whole = dense(prompted)
+    short = dense(prompted, options={"dimensions": 8})
+    assert short.shape == (3, 8)
+    assert np.allclose(short, whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6)
+    assert np.array_equal(dense(prompted, options={"dimensions": 32}), whole)
+    raw = dense(prompted, options={"dimensions": 16, "normalize": False})
+    assert np.array_equal(raw, whole[:, :16])
+
+
+def test_a_length_the_model_was_not_trained_for_is_refused_with_those_it_was(prompted: EncoderModel) -> None:
+    error = refused(prompted, options={"dimensions": 9})
+    assert error.field == "params.options.dimensions" and error.limit == "8, 16, 32"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "uint8"])
+def test_quantised_vectors_come_with_what_is_needed_to_undo_it(tiny: EncoderModel, dtype: Any) -> None:
+    exact = dense(tiny)
+    for result, wanted in zip(run(tiny, output_dtype=dtype), exact, strict=True):
+        assert result.dense is not None
+        found = result.dense if dtype == "float16" else undone(result)
+        assert np.abs(found - wanted).max() < 5e-3
+
+
+def undone(result: EncodeResult) -> np.ndarray:
+    assert result.dense is not None and result.dense_quantization is not None
+    return result.dense_quantization.dequantise(result.dense)
+
+
+@pytest.mark.parametrize("dtype", ["binary", "ubinary"])
+def test_binary_vectors_are_the_signs_eight_to_a_byte(tiny: EncoderModel, dtype: Any) -> None:
+    for result, exact in zip(run(tiny, output_dtype=dtype), dense(tiny), strict=True):
+        assert result.dense is not None
+        assert np.array_equal(np.unpackbits(result.dense), exact > 0)
+
+
+def test_three_representations_come_of_one_pass(bge: EncoderModel) -> None:
+    texts = ["hello world ship", "abc"]
+    found = run(bge, texts, output_types=["dense", "sparse", "multivector"])
+    for text, result in zip(texts, found, strict=True):
+        (own,) = bge.tokenizer.rows([text], 40)
+        assert result.dense is not None and result.sparse is not None and result.multivector is not None
+        assert result.dense.shape == (32,) and result.multivector.shape == (len(own) - 1, 32)
+        assert set(result.sparse.indices.tolist()) <= set(own.ids.tolist()) - bge.tokenizer.special
+        assert (np.diff(result.sparse.indices) > 0).all() and (result.sparse.values > 0).all()
+
+
+def test_each_representation_is_the_same_alone_as_with_the_others(bge: EncoderModel) -> None:
+    together = run(bge, output_types=["dense", "sparse", "multivector"])
+    for name in ("dense", "multivector"):
+        alone = run(bge, output_types=[name])
+        for one, all_three in zip(alone, together, strict=True):
+            assert np.allclose(getattr(one, name), getattr(all_three, name), atol=1e-6)
+            assert one.sparse is None
+
+
+def test_sparse_values_come_in_half_precision_and_in_no_integers(bge: EncoderModel) -> None:
+    for result in run(bge, output_types=["sparse"], output_dtype="float16"):
+        assert result.sparse is not None and result.sparse.values.dtype == np.float16
+    assert refused(bge, output_types=["sparse"], output_dtype="int8").field == "params.output_dtype"
+
+
+def test_multivectors_are_quantised_token_by_token(bge: EncoderModel) -> None:
+    exact = run(bge, output_types=["multivector"])
+    for result, wanted in zip(run(bge, output_types=["multivector"], output_dtype="int8"), exact, strict=True):
+        assert result.multivector is not None and result.multivector_quantization is not None
+        assert wanted.multivector is not None
+        found = result.multivector_quantization.dequantise(result.multivector)
+        assert np.abs(found - wanted.multivector).max() < 5e-3
+
+
+def test_documents_get_their_marker_and_queries_theirs_and_masks(colbert: EncoderModel) -> None:
+    ship, world, mask = (colbert.tokenizer.id(token) for token in ("ship", "world", "lighthouse"))
+    request = EncodeRequest([Item(text="hello")], EncodeParams())
+    (document,) = encode.plan(colbert, request).rows
+    assert document.ids.tolist()[1] == world and len(document) == 4
+    query_request = EncodeRequest([Item(text="hello")], EncodeParams(options={"is_query": True}))
+    (query,) = encode.plan(colbert, query_request).rows
+    assert query.ids.tolist()[1] == ship and query.ids.tolist()[4:] == [mask] * 4
+    assert query.seen == 4, "the masks look at the query, not the other way round"
+    (result,) = run(colbert, ["hello"], options={"is_query": True})
+    assert result.multivector is not None and result.multivector.shape == (8, 32)
+    assert np.allclose(np.linalg.norm(result.multivector, axis=1), 1, atol=1e-5)
+
+
+def test_what_masks_compute_does_not_change_what_the_query_computes(colbert: EncoderModel) -> None:
+    (augmented,) = run(colbert, ["hello"], options={"is_query": True})
+    plain = encode.encode_rows(colbert, ["hello"], Options({}, (), ""), ["multivector"], is_query=True)[0]
+    short = type(plain)(plain.ids[: plain.seen], plain.seen, plain.seen)
+    (alone,) = colbert.forward([short], {"multivector": [0]})["multivector"]
+    assert augmented.multivector is not None
+    assert np.abs(augmented.multivector[: plain.seen] - np.asarray(alone)).max() < 1e-5
+
+
+def test_a_long_query_keeps_its_marker_and_is_cut_to_the_querys_length(colbert: EncoderModel) -> None:
+    (result,) = run(colbert, ["hello " * 30], options={"is_query": True})
+    assert result.multivector is not None and result.multivector.shape == (8, 32)
+
+
+def test_a_fixed_dimensional_encoding_is_a_dense_vector_of_the_multivectors(colbert: EncoderModel) -> None:
+    small = {"repetitions": 4, "simhash_bits": 3}
+    texts = ["hello world", "ship"]
+    for is_query in (False, True):
+        found = dense(colbert, texts, options={"muvera": small, "is_query": is_query})
+        vectors = [own.multivector for own in run(colbert, texts, options={"is_query": is_query})]
+        encoder = Muvera(dim=32, repetitions=4, simhash_bits=3)
+        encode_all = encoder.encode_queries if is_query else encoder.encode_documents
+        assert found.shape == (2, 4 * 2**3 * 32)
+        assert np.allclose(found, encode_all([own for own in vectors if own is not None]), atol=1e-5)
+
+
+def test_muvera_settings_it_does_not_know_are_refused(colbert: EncoderModel) -> None:
+    assert refused(colbert, options={"muvera": {"buckets": 3}}).field == "params.options.muvera"
+
+
+def test_muvera_of_a_model_without_multivectors_is_refused(tiny: EncoderModel) -> None:
+    assert "muvera" in str(refused(tiny, options={"muvera": True}).field)
+
+
+def test_an_output_type_the_model_lacks_is_refused_with_those_it_has(tiny: EncoderModel) -> None:
+    error = refused(tiny, output_types=["sparse"])
+    assert error.field == "params.output_types" and error.limit == "dense"
+
+
+def test_an_unknown_option_is_refused(tiny: EncoderModel) -> None:
+    assert refused(tiny, options={"temperature": 1}).field == "params.options.temperature"
+
+
+def test_the_error_policy_refuses_a_text_over_the_models_limit_or_the_requests(tiny: EncoderModel) -> None:
+    with pytest.raises(InputTooLongError) as caught:
+        run(tiny, ["hello", "hello " * 100], options={"overflow_policy": "error"})
+    assert caught.value.field == "items[1].text" and caught.value.limit == 32
+    with pytest.raises(InputTooLongError) as caught:
+        run(tiny, ["hello world ship"], options={"overflow_policy": "error", "max_seq_length": 4})
+    assert caught.value.limit == 4
+
+
+def test_quantisation_is_that_of_the_whole_batch_row_by_row(tiny: EncoderModel) -> None:
+    rows = quantize(dense(tiny), "int8").rows
+    found = [result.dense for result in run(tiny, output_dtype="int8")]
+    assert np.array_equal(np.stack([row for row in found if row is not None]), rows)

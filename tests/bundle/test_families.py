@@ -1,0 +1,131 @@
+"""Every family of the packed encoder, with every head, against transformers on models with random weights.
+
+One text at a time there, mixed batches here. The real checkpoints are ``tests/golden``; these are architectures whose
+trained weights no registry has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sie_bundle.checkpoint import Checkpoint
+from sie_bundle.family import FAMILIES
+from sie_bundle.model import EncoderModel
+from sie_bundle.outputs import Outputs, SparseRow
+from sie_bundle.tokenization import Row, row
+from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Multivector, Score, Sparse, Tasks
+from tests.golden import random_models
+from tests.golden.random_kinds import KINDS
+
+HIDDEN = 32
+LENGTHS = (1, 3, 17, 40, 40, 2)
+PACKED = [
+    kind
+    for kind, record in KINDS.items()
+    if (family := FAMILIES.get(str(record.config["model_type"]))) and family.way == "packed"
+]
+
+
+def tasks_of(kind: str) -> Tasks:
+    """Every head the kind's checkpoint has."""
+    head = KINDS[kind].architecture.rpartition("For")[2]
+    dense = Dense(dim=HIDDEN, pooling="mean")
+    if kind == "bge-m3":
+        multivector = Multivector(dim=HIDDEN, projection="colbert_linear", skip_first=True)
+        sparse = Sparse(dim=int(KINDS[kind].config["vocab_size"]), kind="lexical")
+        return Tasks(dense=Dense(dim=HIDDEN, pooling="cls"), sparse=sparse, multivector=multivector)
+    match head:
+        case "MaskedLM":
+            return Tasks(dense=dense, sparse=Sparse(dim=int(KINDS[kind].config["vocab_size"])))
+        case "SequenceClassification":
+            return Tasks(dense=dense, extract=Extract(kind="classes"))
+        case "TokenClassification":
+            return Tasks(dense=dense, extract=Extract(kind="entities"))
+        case "CausalLM":
+            return Tasks(dense=dense, score=Score(kind="yes_no"))
+        case _:
+            return Tasks(dense=dense)
+
+
+def load(kind: str, folder: Path, precision: str = "float32") -> EncoderModel:
+    random_models.make(kind, folder)
+    spec = ModelSpec(
+        id=f"random-init/{kind}",
+        family=str(KINDS[kind].config["model_type"]),
+        tasks=tasks_of(kind),
+        sources=(LocalSource(path=str(folder)),),
+        max_sequence_length=40,
+        revision="random",
+        files=("sparse_linear.pt", "colbert_linear.pt") if kind == "bge-m3" else (),
+    )
+    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision)
+    model.try_out()
+    return model
+
+
+def rows_of(kind: str, folder: Path) -> list[Row]:
+    random = np.random.default_rng(7)
+    # Ids of padding are among none of them: transformers counts RoBERTa's positions by what is not padding.
+    return [row(random.integers(5, int(KINDS[kind].config["vocab_size"]), size=length)) for length in LENGTHS]
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_every_head_of_every_family_equals_transformers(kind: str, tmp_path: Path) -> None:
+    model = load(kind, tmp_path)
+    rows = rows_of(kind, tmp_path)
+    outputs = model.forward(rows, {head: range(len(rows)) for head in model.heads})
+    for i, each in enumerate(rows):
+        wanted = random_models.reference(kind, tmp_path, each.ids.tolist())
+        for head in model.heads:
+            expected, got = expectation(head, wanted, each, model), numbers(outputs[head], i, model)
+            if head == "multivector":  # the reference leaves the first out, which here is done after the head
+                got = got[1:]
+            assert got.shape == expected.shape, head
+            assert np.abs(got - expected).max(initial=0) < 2e-5 * max(1.0, np.abs(expected).max()), (head, len(each))
+
+
+def expectation(head: str, wanted: dict[str, np.ndarray], each: Row, model: EncoderModel) -> np.ndarray:
+    """What a head gives for one text, out of what transformers gives."""
+    match head:
+        case "dense" if "dense" in wanted:
+            return wanted["dense"]
+        case "dense":
+            mean = wanted["states"].mean(axis=0)
+            return np.asarray(mean / np.linalg.norm(mean))
+        case "sparse" if "splade" in wanted:
+            return wanted["splade"]
+        case "sparse":
+            weights = np.zeros(model.spec.tasks.sparse.dim if model.spec.tasks.sparse else 0, dtype=np.float32)
+            np.maximum.at(weights, each.ids, wanted["sparse"])
+            weights[list(model.tokenizer.special)] = 0
+            return weights
+        case "multivector":
+            return wanted["multivector"]
+        case "yes_no":
+            last = wanted["logits"][-1]
+            return np.asarray(last[[model.tokenizer.id("yes")]] - last[[model.tokenizer.id("no")]])
+        case _:
+            return wanted["logits"]
+
+
+def numbers(outputs: Outputs, i: int, model: EncoderModel) -> np.ndarray:
+    output = outputs[i]
+    if isinstance(output, SparseRow):
+        assert model.spec.tasks.sparse
+        weights = np.zeros(model.spec.tasks.sparse.dim, dtype=np.float32)
+        weights[output.indices] = output.values
+        return weights
+    return output
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_text_alone_equals_the_same_text_in_a_batch(kind: str, tmp_path: Path) -> None:
+    model = load(kind, tmp_path)
+    rows = rows_of(kind, tmp_path)
+    together = model.forward(rows, {"dense": range(len(rows))})["dense"]
+    for i, each in enumerate(rows):
+        alone = model.forward([each], {"dense": [0]})["dense"]
+        assert np.abs(numbers(alone, 0, model) - numbers(together, i, model)).max() < 1e-6

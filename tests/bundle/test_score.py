@@ -1,0 +1,167 @@
+"""The score operation on small models: the three kinds of scorer, ids and ranks, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from sie_bundle import score
+from sie_bundle.model import EncoderModel
+from sie_config.model_spec import Multivector, Score, Tasks
+from sie_sdk import results, wire
+from sie_sdk.errors import InputTooLongError, InvalidInputError
+from sie_sdk.types import Item, ScoreRequest, ScoreResult, Timing, Usage
+from tests import tiny_model
+from tests.bundle.test_families import load as random_model
+from tests.golden import random_models
+
+DOCUMENTS = ["hello world", "ship", "lighthouse ship world hello", ""]
+
+
+@pytest.fixture(scope="module")
+def cross(tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderModel, Path]:
+    folder = tmp_path_factory.mktemp("cross")
+    model = random_model("bert-reranker", folder)
+    model.spec = msgspec.structs.replace(model.spec, tasks=Tasks(score=Score()))
+    return model, folder
+
+
+@pytest.fixture(scope="module")
+def late(tiny_folder: Path) -> EncoderModel:
+    tasks = Tasks(multivector=Multivector(dim=32, projection=""), score=Score(kind="maxsim"))
+    return tiny_model.load(msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=tasks), tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderModel, Path]:
+    folder = tmp_path_factory.mktemp("judge")
+    model = random_model("qwen3-reranker", folder)
+    task = Score(kind="yes_no", template="{query} {document}", prefix="abc ", suffix=" no")
+    model.spec = msgspec.structs.replace(model.spec, tasks=Tasks(score=task))
+    return model, folder
+
+
+def run(model: EncoderModel, query: Item | str, items: list[Item] | list[str], **fields: Any) -> ScoreResult:
+    request = ScoreRequest(
+        query=Item(text=query) if isinstance(query, str) else query,
+        items=[Item(text=item) if isinstance(item, str) else item for item in items],
+        **fields,
+    )
+    plan = score.plan(model, score.parse(wire.request_body(request)))
+    outputs = model.forward(plan.rows, {head: range(len(plan.rows)) for head in plan.heads}) if plan.rows else {}
+    return results.read_score(plan.finish(outputs, Timing(), Usage()))
+
+
+def by_index(result: ScoreResult) -> list[float]:
+    return [entry.score for entry in sorted(result.scores, key=lambda entry: entry.index)]
+
+
+def test_a_cross_encoder_reads_query_and_document_as_one_row(cross: tuple[EncoderModel, Path]) -> None:
+    model, folder = cross
+    found = run(model, "hello ship", DOCUMENTS)
+    expected = []
+    for document in DOCUMENTS:
+        (own,) = model.tokenizer.pairs("hello ship", [document], 40)
+        types = [int(place >= own.second) for place in range(len(own))]
+        assert own.second < len(own), "a pair has two kinds of tokens"
+        logits = random_models.reference("bert-reranker", folder, own.ids.tolist(), types)["logits"]
+        expected.append(float(logits[0]))
+    assert np.allclose(by_index(found), expected, atol=2e-5)
+    assert [entry.rank for entry in found.scores] == [0, 1, 2, 3]
+    assert sorted(by_index(found), reverse=True) == [entry.score for entry in found.scores]
+
+
+def test_items_keep_their_ids_and_those_without_are_numbered(cross: tuple[EncoderModel, Path]) -> None:
+    found = run(cross[0], Item(text="ship", id="q"), [Item(text="hello", id="mine"), Item(text="world")])
+    assert {entry.item_id for entry in found.scores} == {"mine", "item-1"} and found.query_id == "q"
+
+
+def test_a_sigmoid_keeps_the_order_and_stays_between_zero_and_one(cross: tuple[EncoderModel, Path]) -> None:
+    logits = by_index(run(cross[0], "hello", DOCUMENTS))
+    found = by_index(run(cross[0], "hello", DOCUMENTS, options={"activation": "sigmoid"}))
+    assert np.allclose(found, 1 / (1 + np.exp(-np.array(logits))), atol=1e-6)
+
+
+def test_scores_far_out_do_not_overflow_the_sigmoid() -> None:
+    found = score._activated(np.array([-1e4, 0, 1e4], dtype=np.float32), "sigmoid")
+    assert found.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_a_judge_says_the_logit_of_yes_less_that_of_no(judge: tuple[EncoderModel, Path]) -> None:
+    model, folder = judge
+    found = by_index(run(model, "hello", ["ship", "world world"]))
+    yes, no = model.tokenizer.id("yes"), model.tokenizer.id("no")
+    for value, document in zip(found, ["ship", "world world"], strict=True):
+        (own,) = model.tokenizer.framed("abc ", [f"hello {document}"], " no", 40)
+        last = random_models.reference("qwen3-reranker", folder, own.ids.tolist())["logits"][-1]
+        assert abs(value - float(last[yes] - last[no])) < 2e-4
+
+
+def test_what_frames_a_judges_question_is_never_cut(judge: tuple[EncoderModel, Path]) -> None:
+    model, _ = judge
+    short = model.tokenizer.framed("abc ", ["hello"], " no", 40)[0].ids.tolist()
+    long = model.tokenizer.framed("abc ", ["hello " * 100], " no", 40)[0].ids.tolist()
+    assert len(long) == 40
+    assert long[:2] == short[:2] and long[-2:] == short[-2:]
+
+
+def test_a_query_with_braces_is_taken_as_it_is(judge: tuple[EncoderModel, Path]) -> None:
+    task = judge[0].spec.tasks.score
+    assert task is not None
+    assert score._filled(task, "", "{document}", "ship") == "{document} ship"
+
+
+def test_maxsim_sums_the_best_match_of_each_query_token(late: EncoderModel) -> None:
+    found = by_index(run(late, "hello ship", DOCUMENTS))
+    rows = late.tokenizer.rows(["hello ship", *DOCUMENTS], 32)
+    query, *documents = [np.asarray(own) for own in late.forward(rows, {"multivector": range(5)})["multivector"]]
+    assert np.allclose(found, [(query @ own.T).max(axis=1).sum() for own in documents], atol=1e-5)
+
+
+def test_vectors_that_came_with_the_request_are_not_computed_again(late: EncoderModel) -> None:
+    rows = late.tokenizer.rows(["hello ship", *DOCUMENTS], 32)
+    vectors = [np.asarray(own) for own in late.forward(rows, {"multivector": range(5)})["multivector"]]
+    of_text = by_index(run(late, "hello ship", DOCUMENTS))
+    query = Item(multivector=vectors[0])
+    assert np.allclose(by_index(run(late, query, [Item(multivector=own) for own in vectors[1:]])), of_text, atol=1e-5)
+    mixed = [Item(multivector=vectors[1]), Item(text=DOCUMENTS[1]), Item(multivector=vectors[3]), Item(text="")]
+    assert np.allclose(by_index(run(late, "hello ship", mixed)), of_text, atol=1e-5)
+
+
+def refused(model: EncoderModel, query: Item, items: list[Item], **fields: Any) -> InvalidInputError:
+    with pytest.raises(InvalidInputError) as caught:
+        run(model, query, items, **fields)
+    return caught.value
+
+
+def test_vectors_of_another_size_are_refused_and_named(late: EncoderModel) -> None:
+    wrong = Item(multivector=np.zeros((3, 16), dtype=np.float32))
+    error = refused(late, Item(text="hello"), [Item(text="ship"), wrong])
+    assert error.field == "items[1].multivector" and error.limit == 32
+    assert refused(late, wrong, [Item(text="ship")]).field == "query.multivector"
+
+
+def test_vectors_to_a_model_of_texts_are_refused_and_named(cross: tuple[EncoderModel, Path]) -> None:
+    vectors = Item(multivector=np.ones((3, 32), dtype=np.float32))
+    assert refused(cross[0], Item(text="hello"), [vectors]).field == "items[0].text"
+    assert refused(cross[0], vectors, [Item(text="hello")]).field == "query.text"
+
+
+def test_a_model_that_does_not_score_says_what_it_does(tiny: EncoderModel) -> None:
+    assert "dense" in str(refused(tiny, Item(text="hello"), [Item(text="ship")]))
+
+
+def test_a_pair_over_the_limit_is_cut_or_refused_as_asked(cross: tuple[EncoderModel, Path]) -> None:
+    assert len(run(cross[0], "hello", ["ship " * 100]).scores) == 1
+    with pytest.raises(InputTooLongError) as caught:
+        run(cross[0], "hello", ["ship", "ship " * 100], options={"overflow_policy": "error"})
+    assert caught.value.field == "items[1].text" and caught.value.limit == 40
+
+
+def test_an_unknown_option_is_refused(cross: tuple[EncoderModel, Path]) -> None:
+    error = refused(cross[0], Item(text="hello"), [Item(text="ship")], options={"top_n": 3})
+    assert error.field == "options.top_n"
