@@ -32,8 +32,8 @@ class Muvera(msgspec.Struct, frozen=True):
 
     Each repetition cuts the space by random hyperplanes into ``2**simhash_bits`` buckets. A query's encoding has the
     sum of its tokens in each bucket, a document's the average of its tokens in each; a bucket without tokens gets the
-    document's token that lies the fewest hyperplanes away. The inner product of the two, divided by ``repetitions``,
-    is near the document's MaxSim score for the query.
+    document's token that lies the fewest hyperplanes away. The inner product of the two ranks documents much as MaxSim
+    does; divided by ``repetitions`` it stays below the MaxSim score, and comes nearer with more bits.
 
     Args:
         dim: the dimensions of a token's vector.
@@ -169,21 +169,19 @@ def _encode(config: Muvera, texts: Sequence[npt.NDArray[Any]], weigh: Weigh) -> 
 def _fill(config: Muvera, drawn: Draws, vectors: Floats, weigh: Weigh, encoding: Floats) -> None:
     """Write one text's encoding before the final projection.
 
-    A bucket is a weighted sum of tokens, so all buckets are one product of matrices. Text by text, so that an encoding
-    does not depend on the texts beside it: a product of other shapes can put a token on a hyperplane's other side.
+    A bucket is a weighted sum of tokens, so the buckets of a repetition are one product of matrices. Text by text, so
+    that an encoding does not depend on the texts beside it: a product of other shapes is rounded otherwise, which can
+    put a token on a hyperplane's other side.
     """
     bits, reps = config.simhash_bits, config.repetitions
-    above = (vectors @ drawn.hyperplanes > 0).reshape(-1, reps, bits)
+    above = (vectors @ drawn.hyperplanes > 0).reshape(len(vectors), reps, bits)
     codes = (above.astype(np.float32) @ (2.0 ** np.arange(bits)[::-1]).astype(np.float32)).astype(np.intp)
     blocks = encoding.reshape(reps, 1 << bits, -1)
     step = max(1, WEIGHTS // (len(vectors) << bits))
     for low in range(0, reps, step):
         high = min(low + step, reps)
-        weights = weigh(codes[:, low:high], bits)
-        if drawn.projections is None:
-            np.matmul(weights.reshape(-1, len(vectors)), vectors, out=blocks[low:high].reshape(-1, config.dim))
-        else:
-            np.matmul(weights, vectors @ drawn.projections[low:high], out=blocks[low:high])
+        inner = vectors if drawn.projections is None else vectors @ drawn.projections[low:high]
+        np.matmul(weigh(codes[:, low:high], bits), inner, out=blocks[low:high])
 
 
 def _sums(codes: Indices, bits: int) -> Floats:
@@ -202,17 +200,16 @@ def _averages(codes: Indices, bits: int) -> Floats:
     """
     tokens, reps = codes.shape
     buckets = 1 << bits
-    flat = codes + np.arange(reps) * buckets
-    counts = np.bincount(flat.ravel(), minlength=reps * buckets)
+    flat = (codes + np.arange(reps) * buckets).ravel()
+    counts = np.bincount(flat, minlength=reps * buckets)
     nearest = np.full(reps * buckets, (bits + 1) * tokens)
-    # Backwards: of several values for one place the last one stays, which is the first token.
-    nearest[flat[::-1]] = np.arange(tokens)[::-1, None]
+    np.minimum.at(nearest, flat, np.repeat(np.arange(tokens), reps))
     for bit in range(bits):
         pairs = nearest.reshape(-1, 2, 1 << bit)
         nearest = np.minimum(pairs, pairs[:, ::-1] + tokens).ravel()
     weights = np.zeros((reps, buckets, tokens), np.float32)
     places = _places(bits)
-    weights[np.arange(reps), places[codes], np.arange(tokens)[:, None]] = 1 / counts[flat]
+    weights[np.arange(reps), places[codes], np.arange(tokens)[:, None]] = 1 / counts[flat].reshape(tokens, reps)
     rep, code = np.nonzero(counts.reshape(reps, buckets) == 0)
     weights[rep, places[code], nearest.reshape(reps, buckets)[rep, code] % tokens] = 1
     return weights
