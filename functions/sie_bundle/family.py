@@ -36,8 +36,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     token_types: str = "embeddings.token_type_embeddings"
     """Empty: none. A checkpoint with one type is treated like one with two of the same."""
     embedding_norm: str = "embeddings.LayerNorm"
+    embedding_projection: str = ""
+    """From embeddings that are smaller than the states, where the checkpoint has it (ELECTRA, ALBERT)."""
     layer: str = "encoder.layer.{}."
-    """What stands before the names below; ``{}`` is the number of the layer."""
+    """What stands before the names below; ``{}`` is the layer's number. Without it, all layers are one (ALBERT)."""
     qkv: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
     """Three layers, or one with all three side by side."""
     q_norm: str = ""
@@ -110,6 +112,7 @@ FAMILIES = {
     ),
     "electra": Family(
         prefixes=("electra.", ""),
+        embedding_projection="embeddings_project",
         classifier="classifier.dense gelu classifier.out_proj",
     ),
     "roberta": _ROBERTA,
@@ -167,6 +170,32 @@ FAMILIES = {
         token_classifier="head.dense gelu head.norm classifier",
         masked_lm="head.dense gelu head.norm tied:decoder.bias",
     ),
+    "albert": Family(
+        prefixes=("albert.", ""),
+        embedding_projection="encoder.embedding_hidden_mapping_in",
+        layer="encoder.albert_layer_groups.0.albert_layers.0.",
+        qkv=("attention.query", "attention.key", "attention.value"),
+        attention_output="attention.dense",
+        attention_norm="attention.LayerNorm",
+        up=("ffn",),
+        down="ffn_output",
+        output_norm="full_layer_layer_norm",
+        constants={"layer_norm_eps": 1e-12},
+        classifier="pooler tanh classifier",
+        masked_lm="predictions.dense act predictions.LayerNorm tied:predictions.bias",
+    ),
+    "new": Family(
+        prefixes=("new.", ""),
+        positions="",
+        qkv=("attention.qkv_proj",),
+        attention_output="attention.o_proj",
+        attention_norm="attn_ln",
+        up=("mlp.up_gate_proj",),
+        gate="second",
+        down="mlp.down_proj",
+        output_norm="mlp_ln",
+        classifier="pooler.dense tanh classifier",
+    ),
     "nomic_bert": Family(
         prefixes=("nomic_bert.", "bert.", ""),
         positions="",
@@ -179,6 +208,15 @@ FAMILIES = {
         gate="second",
         down="mlp.fc2",
         output_norm="norm2",
+        config={
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "max_position_embeddings": "n_positions",
+            "hidden_act": "activation_function",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "rope_theta": "rotary_emb_base",
+        },
     ),
     "qwen2": _LLAMA,
     "llama": _LLAMA,
@@ -257,8 +295,9 @@ def architecture(family: str, folder: Path) -> Architecture:
         if family == AUTO:
             record, given = _found(folder, given)
         named = {ours: given[theirs] for ours, theirs in record.config.items() if theirs in given}
+        given = {**record.constants, **given, **named}
         by_layer = _by_layer(given) if record.way == "packed" else {}
-        config = msgspec.convert({**record.constants, **given, **named, **by_layer}, type=Config)
+        config = msgspec.convert(given | by_layer, type=Config)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnsupportedConfig) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
     if family not in (AUTO, config.model_type):
@@ -281,14 +320,14 @@ class UnsupportedConfig(ValueError):  # noqa: N818
 
 def _by_layer(given: dict[str, Any]) -> dict[str, Any]:
     """Rotation and window of each layer, from the several ways there are to write them."""
-    layers = int(given.get("num_hidden_layers", given.get("n_layers", 0)))
+    layers = int(given.get("num_hidden_layers", 0))
     kinds = given.get("layer_types") or _kinds(given, layers)
     ropes = given.get("rope_parameters") or {}
     by_kind = {kind: ropes.get(kind) or ropes for kind in set(kinds)}
     for rope in [*by_kind.values(), given.get("rope_scaling") or {}]:
         if rope.get("rope_type", rope.get("type", "default")) != "default":
             raise UnsupportedConfig(f"rotation of type {rope.get('rope_type', rope.get('type'))!r} is not supported")
-    plain = float(given.get("rope_theta", given.get("rotary_emb_base", 10_000.0)))
+    plain = float(given.get("rope_theta", 10_000.0))
     published = {
         "full_attention": float(given.get("global_rope_theta", plain)),
         "sliding_attention": float(given.get("local_rope_theta", plain)),

@@ -96,6 +96,11 @@ class EncoderModel:
             self._heads = heads(checkpoint, parameters)
         self.bytes = parameters.bytes
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads it has, by name."""
+        return tuple(self._heads)
+
     def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
         """See `Model.forward`."""
         with torch.inference_mode():
@@ -166,6 +171,8 @@ def load(checkpoint: Checkpoint, device: str = "cpu", precision: str = "auto") -
     Raises:
         ModelLoadFailedError: files that contradict the spec or each other, or a forward pass that is not finite.
     """
+    if checkpoint.spec.precision != "auto":
+        precision = checkpoint.spec.precision
     for entry in entry_points(group=ADAPTERS, name=checkpoint.spec.family):
         return cast("Load", entry.load())(checkpoint, device, precision)
     model = EncoderModel(checkpoint, device, precision)
