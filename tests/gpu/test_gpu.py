@@ -1,0 +1,100 @@
+"""The engine on a GPU against the same model on the CPU: every kernel, family and head. Skipped where there is none.
+
+make test ARGS="-m gpu"
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sie_bundle import attention
+from sie_bundle.attention import LOG2_E, Attend
+from sie_bundle.checkpoint import Checkpoint
+from sie_bundle.cpu_attention import grouped
+from sie_bundle.model import EncoderModel
+from sie_bundle.packing import pack
+from sie_bundle.precision import precision
+from sie_bundle.sight import Sight
+from sie_bundle.tokenization import Row, row
+from tests.bundle.test_families import PACKED, rows_of, tasks_of
+from tests.bundle.test_families import load as on_cpu
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+SIGHTS = {
+    "full": Sight(),
+    "causal": Sight(causal=True),
+    "window": Sight(window=4),
+    "causal window": Sight(causal=True, window=4),
+}
+
+
+def kernels() -> list[Attend]:
+    there: list[Attend] = [attention.varlen]
+    if attention.kernel(GPU) is attention.flash:
+        there.append(attention.flash)
+    return there
+
+
+def some_rows(augmented: bool = False) -> list[Row]:
+    random = np.random.default_rng(0)
+    made = [row(random.integers(5, 60, size=length)) for length in (1, 7, 64, 64, 200, 3)]
+    return [Row(each.ids, len(each), max(1, len(each) - 3)) for each in made] if augmented else made
+
+
+@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
+@pytest.mark.parametrize("heads", [(8, 8), (8, 2)])
+def test_every_kernel_attends_as_the_cpus(sight: Sight, heads: tuple[int, int]) -> None:
+    random = torch.Generator().manual_seed(0)
+    for augmented in (False, True):
+        if augmented and (sight.causal or sight.window):
+            continue  # a query's augmentation is an encoder's with full attention
+        rows = some_rows(augmented)
+        packed, tokens = pack(rows, CPU), sum(map(len, rows))
+        q = torch.randn(tokens, heads[0], 64, generator=random) * LOG2_E / math.sqrt(64)
+        k, v = (torch.randn(tokens, heads[1], 64, generator=random) for _ in range(2))
+        expected = grouped(q, k, v, packed, sight)
+        for kernel in kernels():
+            moved = (x.to(GPU, torch.float16) for x in (q, k, v))
+            found = kernel(*moved, pack(rows, GPU), sight).float().cpu()
+            assert (found - expected).abs().max() < 5e-3
+
+
+def test_a_bias_is_added_to_the_scores() -> None:
+    rows = some_rows()
+    tokens = sum(map(len, rows))
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(tokens, 4, 32, generator=random) for _ in range(3))
+    bias = torch.randn(4, 200, 200, generator=random)
+    expected = grouped(q * LOG2_E / math.sqrt(32), k, v, pack(rows, CPU), Sight(bias=bias * LOG2_E))
+    scaled = (q * LOG2_E / math.sqrt(32)).to(GPU, torch.float16)
+    sight = Sight(bias=(bias * LOG2_E).to(GPU))
+    found = attention.kernel(GPU)(scaled, k.to(GPU, torch.float16), v.to(GPU, torch.float16), pack(rows, GPU), sight)
+    assert (found.float().cpu() - expected).abs().max() < 5e-3
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_every_family_gives_what_it_gives_on_the_cpu(kind: str, tmp_path: Path) -> None:
+    expected = on_cpu(kind, tmp_path)
+    model = EncoderModel(Checkpoint(expected.spec, tmp_path), device="cuda")
+    rows = rows_of(kind, tmp_path)
+    wanted = {head: range(len(rows)) for head in expected.heads if head in ("dense", "logits", "multivector")}
+    ours, theirs = model.forward(rows, wanted), expected.forward(rows, wanted)
+    assert tasks_of(kind).dense is not None
+    for found, reference in zip(ours["dense"], theirs["dense"], strict=True):
+        assert isinstance(found, np.ndarray) and isinstance(reference, np.ndarray)
+        # Random weights are harsher than trained ones: rounding does not average out.
+        assert float(found @ reference) > 0.995
+
+
+def test_a_gpu_computes_in_its_own_precision() -> None:
+    assert precision(GPU) in (torch.bfloat16, torch.float16)
