@@ -201,6 +201,13 @@ def test_the_random_choices_are_the_same_in_every_process_and_release() -> None:
     assert np.allclose(msgspec.json.decode(planes), [-0.10008410, 0.25419962, -1.15525222], atol=1e-6)
 
 
+def test_the_inner_projection_keeps_inner_products_on_average() -> None:
+    projections = draws(Muvera(16, repetitions=1024, projection=4)).projections
+    assert projections is not None and projections.shape == (1024, 16, 4)
+    assert set(np.unique(projections).tolist()) == {-0.5, 0.5}, "+-1 over the root of its dimensions"
+    assert np.allclose((projections @ projections.transpose(0, 2, 1)).mean(axis=0), np.eye(16), atol=0.1)
+
+
 def test_another_seed_is_another_encoding_and_the_same_one_the_same() -> None:
     (text,) = texts(1, [9], 16)
     made = Muvera(16, seed=1).encode_queries([text])

@@ -136,6 +136,15 @@ def test_rows_of_one_value_are_safe(value: float) -> None:
     assert np.allclose(opened(high), rows, rtol=1e-6, atol=127 * SMALLEST_SCALE)
 
 
+def test_a_row_over_the_whole_range_of_float32_does_not_overflow() -> None:
+    largest = np.finfo(np.float32).max
+    rows = np.array([[-largest, 0, largest]], np.float32)
+    for dtype in ("int8", "uint8"):
+        made = quantize(rows, dtype)
+        assert made.scale is not None and np.isfinite(made.scale).all()
+        assert (np.abs(opened(made) - rows) <= bound(rows, made.scale)).all()
+
+
 def test_rows_do_not_share_their_scale() -> None:
     rows = np.array([[1e30, -1e30, 0], [1, -1, 0], [1e-30, -1e-30, 0], [0, 0, 0]], np.float32)
     for dtype in ("int8", "uint8"):
