@@ -64,8 +64,8 @@ def test_every_kernel_attends_as_the_cpus(sight: Sight, heads: tuple[int, int]) 
         k, v = (torch.randn(tokens, heads[1], 64, generator=random) for _ in range(2))
         expected = grouped(q, k, v, packed, sight)
         for kernel in kernels():
-            moved = (x.to(GPU, torch.float16) for x in (q, k, v))
-            found = kernel(*moved, pack(rows, GPU), sight).float().cpu()
+            on_gpu = [x.to(GPU, torch.float16) for x in (q, k, v)]
+            found = kernel(on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), sight).float().cpu()
             assert (found - expected).abs().max() < 5e-3
 
 
