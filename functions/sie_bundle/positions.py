@@ -67,11 +67,13 @@ class RelativeBias:
 
     def __call__(self, length: int) -> Tensor:
         """[heads, length, length] or larger: what is added to the scores of query i and key j, times log2(e)."""
-        if self._bias.shape[-1] < length:
+        bias = self._bias
+        if bias.shape[-1] < length:
             place = torch.arange(length)
             buckets = self._bucket(place[None] - place[:, None])
-            self._bias = self._weight[buckets.to(self._weight.device)].permute(2, 0, 1).contiguous()
-        return self._bias
+            # Returned as it was made: another thread may put a shorter one in its place.
+            self._bias = bias = self._weight[buckets.to(self._weight.device)].permute(2, 0, 1).contiguous()
+        return bias
 
     def _bucket(self, distance: Tensor) -> Tensor:
         """One half of the buckets for keys behind the query, in each half the near ones one by one, the far by log."""
