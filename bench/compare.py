@@ -81,7 +81,7 @@ class Table:
         """The process that measures matrix products and our engine alone."""
         self._machine = machine(self._cores, every)
         self._stack.callback(self._machine.pinned.stop)
-        self._machine.order(do="gemm", seconds=0.2)
+        self.measured.precision = self._machine.order(do="precision")
         self._machine.pinned.pause()
 
     def check(self, every: Sequence[Workload]) -> None:

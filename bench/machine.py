@@ -2,8 +2,8 @@
 near our engine comes in one process. Run by ``compare`` as a child that answers the orders of ``worker``.
 
 The machine's rate is that of oneDNN's linear layers with prepacked weights and nothing between them, over as many
-tokens as one documents request holds (about 3,000). Measured: per token that is as fast as any number from 256 on;
-at 12,000 it is a quarter slower, since the states no longer fit the caches.
+tokens as one documents request holds (about 3,000), in the numbers our engine computes with. Measured: per token that
+is as fast as any count from 256 on; at 12,000 it is a quarter slower, since the states no longer fit the caches.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ CLIENTS = 4
 def main() -> None:
     """Load, then obey."""
     folder, calls = Path(sys.argv[1]), worker.requests(Path(sys.argv[2]))["documents"]
-    tokenize, forward = _engine()
+    tokenize, forward, precision = _engine()
     batches = [tokenize(call) for call in calls]
     texts = len(calls[0])
     tokens = sum(len(row) for batch in batches for row in batch) // len(batches)
-    multiply = linear_layers(folder, tokens // CLIENTS)
+    multiply = linear_layers(folder, tokens // CLIENTS, precision)
 
     def gemm(seconds: float) -> list[Any]:
         """Nothing but the products."""
         return worker.slice_of(lambda call: multiply(), [None], [texts / CLIENTS], seconds)
 
     def engine(seconds: float) -> list[Any]:
-        """Forwards of whole calls, tokenized beforehand."""
-        return worker.slice_of(forward, batches, [float(texts)] * len(batches), seconds)
+        """Forwards of a request each, tokenized beforehand."""
+        size = texts // CLIENTS
+        requests = [batch[at : at + size] for batch in batches for at in range(0, texts, size)]
+        return worker.slice_of(forward, requests, [float(size)] * len(requests), seconds)
 
-    worker.obey({"gemm": gemm, "engine": engine})
+    worker.obey({"gemm": gemm, "engine": engine, "precision": lambda: precision})
 
 
 def shapes(folder: Path) -> list[tuple[int, int]]:
@@ -53,37 +55,47 @@ def flops_per_token(folder: Path) -> float:
     return 2.0 * layers * sum(width * out for width, out in shapes(folder))
 
 
-def linear_layers(folder: Path, tokens: int) -> Callable[[], None]:
+def linear_layers(folder: Path, tokens: int, precision: str) -> Callable[[], None]:
     """All the model's linear layers over ``tokens`` random rows, each layer with weights of its own."""
     import torch
 
     layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    dtype = getattr(torch, precision)
     run = torch.ops.mkldnn._linear_pointwise
-    inputs = {width: torch.randn(tokens, width) for width, _ in shapes(folder)}
-    prepared = [
-        (inputs[width], torch.ops.mkldnn._reorder_linear_weight(torch.randn(out, width), None), torch.zeros(out))
-        for _ in range(layers)
-        for width, out in shapes(folder)
-    ]
+    inputs = {width: torch.randn(tokens, width).to(dtype) for width, _ in shapes(folder)}
+
+    def prepared(width: int, out: int) -> tuple[Any, Any, Any]:
+        weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(out, width).to(dtype), None)
+        return inputs[width], weight, torch.zeros(out, dtype=dtype)
+
+    products = [prepared(width, out) for _ in range(layers) for width, out in shapes(folder)]
 
     def all_layers() -> None:
         with torch.inference_mode():
-            for rows, weight, bias in prepared:
+            for rows, weight, bias in products:
                 run(rows, weight, bias, "none", [], "none")
 
     return all_layers
 
 
-def _engine() -> tuple[Callable[[list[str]], list[Any]], Callable[[list[Any]], object]]:
-    """Our engine without a server: texts to rows, rows to vectors."""
-    from bench.installs import own_weights
+def _engine() -> tuple[Callable[[list[str]], list[Any]], Callable[[list[Any]], object], str]:
+    """Our engine without a server: texts to rows, rows to vectors, and the numbers it computes with."""
+    import torch
+
     from bench.servers import MODEL
-    from sie_bundle.model import EncoderModel
+    from sie_bundle.checkpoint import Checkpoint
+    from sie_bundle.model import load
+    from sie_bundle.precision import precision
     from sie_config import catalog
 
     spec = catalog.load()[MODEL]
-    model = EncoderModel.load(spec, own_weights())
-    return lambda texts: model.tokenizer.tokenize(texts, spec.max_sequence_length), model.forward
+    model = load(Checkpoint(spec, Path(sys.argv[1])))
+    wanted = str(precision(torch.device("cpu"))).removeprefix("torch.")
+    return (
+        lambda texts: model.tokenizer.rows(texts, spec.max_sequence_length),
+        lambda rows: model.forward(rows, {"dense": range(len(rows))}),
+        wanted,
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import base64
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ INFINITY = (
 )
 SIE_SERVER = ("sie-server==0.10.1",)
 TEI_LIBRARIES = ("onnxruntime==1.22.1", "intel-openmp==2024.0.3")
-OURS, OURS_UP = "sie", "sie-up"
+OURS, OURS_FP32, OURS_UP = "sie", "sie-fp32", "sie-up"
 REFERENCE = "sentence-transformers"
 SERVED_NAME = "minilm"
 # No peer may see packages of ours: sie-server brings a sie_sdk of its own.
@@ -70,7 +70,13 @@ class Peer(NamedTuple):
 def peers(workloads: Sequence[Workload]) -> list[Peer]:
     """All of them, ours first."""
     return [
-        Peer(OURS, "sie serve, msgpack", _nothing, _sie_serve),
+        Peer(OURS, "sie serve, msgpack", _nothing, partial(_sie_serve, name=OURS)),
+        Peer(
+            OURS_FP32,
+            "sie serve with SIE_PRECISION=float32",
+            _nothing,
+            partial(_sie_serve, name=OURS_FP32, env={"SIE_PRECISION": "float32"}),
+        ),
         Peer(OURS_UP, "sie up: NATS, ingress and one bundle, msgpack", _nothing, _sie_up),
         Peer(
             REFERENCE,
@@ -134,10 +140,10 @@ def _pinned(name: str, command: Sequence[object], cores: Sequence[int], **option
     return Pinned([str(word) for word in command], cores, installs.cache() / "logs" / f"{name}.log", **options)
 
 
-def _sie_serve(cores: Sequence[int]) -> Server:
+def _sie_serve(cores: Sequence[int], name: str, env: Mapping[str, str] | None = None) -> Server:
     port, program = free_port(), Path(sys.executable).with_name("sie")
     command = [program, "serve", "--port", str(port), "--models", MODEL]
-    return Server(_pinned("sie", command, cores), port, _SIE)
+    return Server(_pinned(name, command, cores, env=env), port, _SIE)
 
 
 def _sie_up(cores: Sequence[int]) -> Server:
@@ -145,7 +151,7 @@ def _sie_up(cores: Sequence[int]) -> Server:
     state = tempfile.mkdtemp(prefix="sie-bench-")
     command = [program, "up", "--port", str(port), "--models", MODEL, "--state", state, "--max-scale", "1"]
     # Paused for longer than it may idle while others are measured.
-    return Server(_pinned("sie-up", [*command, "--quiet-s", "36000"], cores), port, _SIE)
+    return Server(_pinned(OURS_UP, [*command, "--quiet-s", "36000"], cores), port, _SIE)
 
 
 def _reference(cores: Sequence[int], calls: Path) -> Worker:

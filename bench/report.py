@@ -13,7 +13,7 @@ from bench import installs
 from bench.corpus import Workload
 from bench.load import Slice
 from bench.machine import flops_per_token
-from bench.peers import OURS, OURS_UP, Peer
+from bench.peers import OURS, OURS_FP32, OURS_UP, Peer
 from bench.processes import Memory
 from bench.table import show
 
@@ -40,6 +40,7 @@ class Measured:
     memory: dict[str, Memory] = field(default_factory=dict)
     cosine: dict[str, float] = field(default_factory=dict)
     readings: dict[tuple[str, str], list[Reading]] = field(default_factory=dict)
+    precision: str = ""
     gemm: list[Reading] = field(default_factory=list)
     engine: list[Reading] = field(default_factory=list)
 
@@ -51,7 +52,7 @@ class Measured:
     def rivals(self, workload: str) -> list[str]:
         """The peers measured on a workload whose vectors are the reference's."""
         passed = [name for name, cosine in self.cosine.items() if cosine >= PARITY]
-        return [name for name in passed if name not in (OURS, OURS_UP) and (name, workload) in self.readings]
+        return [name for name in passed if name not in (OURS, OURS_FP32, OURS_UP) and (name, workload) in self.readings]
 
 
 def rate(readings: Sequence[Reading]) -> float:
@@ -142,7 +143,7 @@ def _machine(measured: Measured, tokens: float, cores: str) -> None:
             f"{rate_of_cpu(readings) / limit_of_cpu:.0%}",
         ]
         for what, readings in (
-            ("matrix products alone (oneDNN, prepacked)", measured.gemm),
+            (f"matrix products alone (oneDNN, prepacked, {measured.precision})", measured.gemm),
             ("our engine in one process", measured.engine),
             ("our server", measured.readings[OURS, "documents"]),
         )
