@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -68,7 +68,7 @@ class Body:
         _check_heads(checkpoint)
         self.device = parameters.device
         self.dtype = parameters.dtype
-        self._model = _read(checkpoint.folder, parameters.stream).to(parameters.device)
+        self._model = _read(checkpoint.folder).to(parameters.device, parameters.stream)
         self.config: Any = self._model.config.get_text_config()
         self.config.use_cache = self._model.config.use_cache = False
         self._takes = set(inspect.signature(self._model.forward).parameters)
@@ -101,11 +101,19 @@ class Body:
         return states
 
     def alone(self, packed: Packed) -> Tensor:
-        """The states [T, hidden] of the texts, each run by itself with transformers' own attention."""
+        """The states [T, hidden] of the texts, each run by itself with transformers' own attention.
+
+        Raises:
+            ModelLoadFailedError: the model does not make states of texts.
+        """
         lengths = [group.length for group in packed.groups for _ in range(group.texts)]
         types = torch.zeros_like(packed.ids) if packed.types is None else packed.types
         texts = zip(torch.split(packed.ids, lengths), torch.split(types, lengths), strict=True)
-        return torch.cat([self(ids[None], token_type_ids=own[None])[0] for ids, own in texts])
+        try:
+            return torch.cat([self(ids[None], token_type_ids=own[None])[0] for ids, own in texts])
+        except (RuntimeError, ValueError, TypeError, AttributeError) as failure:
+            name = type(self._model).__name__
+            raise ModelLoadFailedError(f"{name} does not make a state of each token: {failure}.") from failure
 
     def sample(self) -> Packed:
         """Three texts of random tokens, one a pair; the longest goes past a sliding window, if it is small."""
@@ -168,7 +176,7 @@ class TransformersEncoder:
         self._body = body
         self._attend = kernel(body.device)
         self._first_position = 0
-        self._positions = getattr(body.config, "max_position_embeddings", None) or math.inf
+        self._positions = _positions(body.config)
         _register()
         packed = body.sample()
         alone = body.alone(packed)
@@ -224,6 +232,8 @@ class _Fast(nn.Module):
         bias = None if plain.bias is None else plain.bias.detach().to(dtype)
         self.bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
         self.in_features, self.out_features = plain.in_features, plain.out_features
+        # Some models ask for its type, as T5 does. Without numbers, a use of any other kind fails and is noticed.
+        self.weight = torch.empty_like(weight, device="meta")
         self._run: Linear = linear(weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -243,17 +253,30 @@ def sizes(folder: Path) -> dict[str, Any]:
         ModelLoadFailedError: transformers does not know it.
     """
     try:
-        whole = _transformers().AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with _LOADING:
+            whole = _transformers().AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         text = whole.get_text_config()
-        named = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
-        given = {name: getattr(text, name) for name in named}
+        return {
+            "model_type": whole.model_type,
+            "hidden_size": text.hidden_size,
+            "vocab_size": text.vocab_size,
+            "num_hidden_layers": getattr(text, "num_hidden_layers", 1),
+            "num_attention_heads": getattr(text, "num_attention_heads", 1),
+            "max_position_embeddings": _positions(text),
+            "id2label": {str(number): label for number, label in (whole.id2label or {}).items()},
+        }
     except (OSError, ValueError, KeyError, AttributeError) as failure:
         raise ModelLoadFailedError(f"transformers cannot read {folder / 'config.json'}: {failure}.") from failure
-    # Where no table limits them, positions are limited by the spec alone.
-    longest = getattr(text, "max_position_embeddings", None) or 1 << 30
-    labels = {str(number): label for number, label in (whole.id2label or {}).items()}
-    return {**given, "model_type": whole.model_type, "max_position_embeddings": longest, "id2label": labels}
 
+
+def _positions(config: Any) -> int:
+    """How many positions the model has; as good as infinite where the spec alone limits them."""
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    return int(positions) if positions > 0 else 1 << 30
+
+
+_LOADING = threading.Lock()
+"""transformers changes what belongs to the whole process while it loads: one model at a time."""
 
 _BATCH: ContextVar[tuple[Packed, Attend]] = ContextVar("batch")
 """What the forward pass of this thread is about."""
@@ -307,12 +330,14 @@ def _register() -> None:
     _transformers().AttentionInterface.register(ATTENTION, _attention)
 
 
-def _read(folder: Path, dtype: torch.dtype) -> Any:
-    """The body, its tensors mapped from the file as far as they have the type. Code in the folder is never run."""
+def _read(folder: Path) -> Any:
+    """The body in float32, mapped from the file where it is stored so. Code in the folder is never run."""
     try:
-        whole, report = _transformers().AutoModel.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, dtype=dtype, output_loading_info=True
-        )
+        # Another type would be torch's default, for all threads, while this one loads.
+        with _LOADING:
+            whole, report = _transformers().AutoModel.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
+            )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as failure:
         raise ModelLoadFailedError(f"transformers cannot load {folder}: {failure}.", reason="corrupt") from failure
     body = whole.get_encoder() if whole.config.is_encoder_decoder else whole
