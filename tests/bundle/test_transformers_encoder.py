@@ -113,7 +113,7 @@ def test_states_of_a_mixed_batch_equal_transformers_one_text_at_a_time(kind: str
     if isinstance(model._encoder, TransformersEncoder):
         assert model._encoder._first_position == PACKED[kind]
     rows = rows_of(model, [5, 17, 3, 30, 17, 1, 44])
-    wanted = [random_models.reference(kind, folders(kind), each.ids)["states"] for each in rows]
+    wanted = [random_models.reference(kind, folders(kind), each.ids.tolist())["states"] for each in rows]
     assert largest_difference(states(model, rows), wanted) < FAR.get(kind, 1e-5)
 
 
@@ -131,7 +131,7 @@ def test_a_pairs_second_text_has_the_other_type(kind: str, models: Any, folders:
     single, other = rows_of(models(kind), [9, 12])
     pair = Row(other.ids, 7, 12)
     types = [0] * 7 + [1] * 5
-    wanted = random_models.reference(kind, folders(kind), pair.ids, types)["states"]
+    wanted = random_models.reference(kind, folders(kind), pair.ids.tolist(), types)["states"]
     assert largest_difference([states(models(kind), [single, pair])[1]], [wanted]) < 1e-5
 
 
@@ -196,7 +196,7 @@ def test_heads_stand_on_top_by_the_record_of_the_model_type(kind: str, tasks: Ta
     rows = rows_of(model, [9, 4])
     found = model.forward(rows, {head: [0, 1]})[head]
     for each, logits in zip(rows, found, strict=True):
-        assert np.abs(random_models.reference(kind, folders(kind), each.ids)["logits"] - logits).max() < 1e-5
+        assert np.abs(random_models.reference(kind, folders(kind), each.ids.tolist())["logits"] - logits).max() < 1e-5
 
 
 @pytest.fixture(scope="module")
