@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -39,11 +40,11 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def serving(*options: str) -> Iterator[str]:
-    """``sie serve`` in a process of its own, drained with SIGTERM; yields its URL."""
+def serving(*options: str, **settings: str) -> Iterator[str]:
+    """``sie serve`` in a process of its own, drained with SIGTERM; yields its URL. ``settings``: of its environment."""
     port = free_port()
     command = [str(Path(sys.executable).with_name("sie")), "serve", "--port", str(port), *options]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, **settings})
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until(lambda: _ready(url))

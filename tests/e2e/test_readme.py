@@ -12,16 +12,28 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import serving
+from tests.golden.checkpoints import checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.weights]
 
 README = (Path(__file__).parent.parent.parent / "README.md").read_text()
 
 
-@pytest.fixture
-def served() -> Iterator[str]:
+# The catalogue's models whose weights come from another package here than from the hub.
+OTHERS = {
+    "cross-encoder/ms-marco-MiniLM-L-12-v2": "msmarco-reranker",
+    "answerdotai/answerai-colbert-small-v1": "answerai-colbert",
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``sie serve`` as the README starts it."""
-    with serving() as url:
+    folder = tmp_path_factory.mktemp("weights")
+    for model, key in OTHERS.items():
+        (folder / model).parent.mkdir()
+        (folder / model).symlink_to(checkpoint(key))
+    with serving(SIE_WEIGHTS_DIR=str(folder)) as url:
         yield url
 
 
@@ -30,12 +42,13 @@ def block(language: str, number: int = 0) -> str:
     return found[number]
 
 
-def test_the_python_example_prints_what_the_readme_shows(served: str) -> None:
-    code = block("python").replace("http://127.0.0.1:8080", served)
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_python_examples_print_what_the_readme_shows(served: str, number: int) -> None:
+    code = block("python", number).replace("http://127.0.0.1:8080", served)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "README.md", "exec"), {})
-    output = README.split(block("python") + "```\n")[1].split("```")[1]
+    output = README.split(block("python", number) + "```\n")[1].split("```")[1]
     assert printed.getvalue().strip() == output.strip()
 
 
