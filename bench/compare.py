@@ -36,8 +36,9 @@ def main() -> None:
     chosen = [workload for workload in every if not asked.workloads or workload.name in asked.workloads.split(",")]
     present, skipped = _installed(peers(every), asked.peers.split(",") if asked.peers else [])
     for count in map(int, asked.cores.split(",")):
-        with _load_generator_beside(count) as where, ExitStack() as stack:
-            table = Table(range(count), stack, Measured(count, where, dict(skipped)))
+        cores = sorted(os.sched_getaffinity(0))[:count]
+        with _load_generator_beside(cores) as where, ExitStack() as stack:
+            table = Table(cores, stack, Measured(len(cores), where, dict(skipped)))
             for peer in present:
                 table.start(peer, asked.starts)
             table.start_machine(every)
@@ -73,6 +74,8 @@ class Table:
             self._skip(peer.name, reason)
         else:
             self.measured.memory[peer.name] = running.pinned.memory()
+            if peer.part:
+                self.measured.memory[f"{peer.name}, {peer.part} alone"] = running.pinned.memory(peer.part)
             running.pinned.pause()
             self._running[peer.name] = running
             _say(f"{peer.name}: first vector after {self.measured.starts[peer.name][-1]:.2f} s")
@@ -179,10 +182,10 @@ def _installed(everyone: Sequence[Peer], names: Sequence[str]) -> tuple[list[Pee
 
 
 @contextmanager
-def _load_generator_beside(count: int) -> Iterator[str]:
+def _load_generator_beside(cores: Sequence[int]) -> Iterator[str]:
     """Keep this process off the measured cores if the machine has another one."""
     before = os.sched_getaffinity(0)
-    others = before - set(range(count))
+    others = before - set(cores)
     os.sched_setaffinity(0, others or before)
     try:
         yield "on a core of its own" if others else "on the same cores"

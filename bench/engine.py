@@ -1,6 +1,6 @@
 """What the engine does in one process, as a table: latency, throughput, the kernel choices and the cold start.
 
-    python bench/engine.py [--rounds N]
+    python -m bench engine [--rounds N]
 
 Every figure is a median over the rounds, which take turns, so that a busy neighbour disturbs all rows alike.
 Not here: queues, HTTP and several processes.
@@ -9,6 +9,7 @@ Not here: queues, HTTP and several processes.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import subprocess
@@ -22,17 +23,19 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from sie_bundle import attention, linear, packed_encoder, weights
-from sie_bundle.commands import DEFAULT_MODEL
-from sie_bundle.model import EncoderModel
-from sie_bundle.packing import Group
-from sie_bundle.settings import Settings
-from sie_bundle.tokenization import Row
+from bench.installs import own_weights
+from bench.servers import MODEL
+from sie_bundle import linear, packed_encoder, parameters
+from sie_bundle.checkpoint import Checkpoint
+from sie_bundle.model import EncoderModel, load
+from sie_bundle.packing import Packed
+from sie_bundle.sight import Sight
+from sie_bundle.tokenization import Row, row
 from sie_config import catalog
-from sie_sdk import settings
 
-SPEC = catalog.load()[DEFAULT_MODEL]
+SPEC = catalog.load()[MODEL]
 STEPS = ("interpreter, catalogue", "import torch, engine", "weights, dry run", "first vector")
 # Runs in a process of its own; prints the clock after each step.
 COLD_START = """
@@ -41,9 +44,10 @@ from pathlib import Path
 from sie_config import catalog
 from sie_bundle.tokenization import Tokenizer
 spec = catalog.load()[{model!r}]; t1 = time.time()
-from sie_bundle.model import EncoderModel; t2 = time.time()
-model = EncoderModel.load(spec, Path({folder!r})); t3 = time.time()
-model.forward(model.tokenizer.tokenize(["hello world"], 256)); t4 = time.time()
+from sie_bundle.model import load
+from sie_bundle.checkpoint import Checkpoint; t2 = time.time()
+model = load(Checkpoint(spec, Path({folder!r}))); t3 = time.time()
+model.forward(model.tokenizer.rows(["hello world"], 256), {{"dense": [0]}}); t4 = time.time()
 print(t1, t2, t3, t4, flush=True)
 import os; os._exit(0)
 """
@@ -54,16 +58,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    setting = settings.read(Settings)
-    weights_dir = Path(setting.weights_dir) if setting.weights_dir else None
-    folder = weights.resolve(SPEC, weights_dir, Path(setting.cache_dir)).folder
+    folder = own_weights()
     print(f"{SPEC.id}, torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores")
     print(f"medians of {rounds} rounds\n")
-    kernels(EncoderModel.load(SPEC, folder), plain_model(folder), rounds)
+    kernels(folder, rounds)
     cold_start(folder, rounds)
 
 
-def kernels(model: EncoderModel, plain: EncoderModel, rounds: int) -> None:
+def kernels(folder: Path, rounds: int) -> None:
     """Each choice of kernels on the same rows."""
     workloads = {
         "1 short text": [short_row()],
@@ -72,14 +74,15 @@ def kernels(model: EncoderModel, plain: EncoderModel, rounds: int) -> None:
         "256 mixed texts": mixed_rows(256),
         "64 of 64 tokens": [row_of(64)] * 64,
     }
-    variants: dict[str, Callable[[Sequence[Row]], object]] = {
-        "prepacked, grouped (in use)": model.forward,
-        "plain linear, grouped": plain.forward,
-        "prepacked, a call per text": one_call_per_text(model),
+    variants = {
+        "in use": model(folder),
+        "float32": model(folder, "float32"),
+        "torch's linear layers": plain_model(folder),
+        "torch's attention": torch_attention_model(folder),
     }
     print(f"{'':<18}{'':<30}{'ms':>9}{'docs/s':>10}{'tokens/s':>11}")
     for name, rows in workloads.items():
-        seconds = measured({kind: partial(run, rows) for kind, run in variants.items()}, rounds)
+        seconds = measured({kind: partial(dense, each, rows) for kind, each in variants.items()}, rounds)
         for kind, taken in seconds.items():
             tokens = sum(len(row) for row in rows)
             print(f"{name:<18}{kind:<30}{taken * 1e3:>9.2f}{len(rows) / taken:>10.0f}{tokens / taken:>11.0f}")
@@ -91,7 +94,7 @@ def cold_start(folder: Path, rounds: int) -> None:
     readings = []
     for _ in range(rounds):
         began = time.time()
-        code = COLD_START.format(model=DEFAULT_MODEL, folder=str(folder))
+        code = COLD_START.format(model=MODEL, folder=str(folder))
         output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
         readings.append(np.diff([began, *(float(reading) for reading in output.split())]))
     steps = np.median(readings, axis=0)
@@ -114,30 +117,43 @@ def measured(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
     return {name: statistics.median(taken) for name, taken in samples.items()}
 
 
+def model(folder: Path, precision: str = "auto") -> EncoderModel:
+    """The model as it is served."""
+    made = load(Checkpoint(SPEC, folder), "cpu", precision)
+    assert isinstance(made, EncoderModel)
+    return made
+
+
+def dense(of: EncoderModel, rows: Sequence[Row]) -> object:
+    """One forward pass to vectors."""
+    return of.forward(rows, {"dense": range(len(rows))})
+
+
 def plain_model(folder: Path) -> EncoderModel:
     """The model with torch's own linear layers."""
-    with patch.object(packed_encoder, "linear", linear.plain):
-        return EncoderModel.load(SPEC, folder)
+    with patch.object(parameters, "linear", linear.plain):
+        return model(folder)
 
 
-def one_call_per_text(model: EncoderModel) -> Callable[[Sequence[Row]], object]:
-    """The model's forward with attention in a loop over the texts."""
+def torch_attention_model(folder: Path) -> EncoderModel:
+    """The model with torch's own fused attention, a call for each group of texts of one length."""
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Group]) -> Tensor:
-        texts = [Group(group.start + i * group.length, 1, group.length) for group in groups for i in range(group.texts)]
-        return attention.attend(q, k, v, texts)
+    def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+        parts = []
+        for group in packed.groups:
+            queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
+            out = scaled_dot_product_attention(queries, keys, values, scale=math.log(2))
+            parts.append(out.transpose(1, 2).flatten(0, 1))
+        return torch.cat(parts)
 
-    def forward(rows: Sequence[Row]) -> object:
-        with patch.object(packed_encoder, "attend", attend):
-            return model.forward(rows)
-
-    return forward
+    with patch.object(packed_encoder, "kernel", lambda device: attend):
+        return model(folder)
 
 
 def row_of(length: int, seed: int = 0) -> Row:
     """Random tokens between [CLS] and [SEP]."""
     middle = np.random.default_rng(seed).integers(1000, 30_000, size=length - 2)
-    return np.concatenate([[101], middle, [102]])
+    return row([101, *middle.tolist(), 102])
 
 
 def short_row() -> Row:

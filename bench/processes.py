@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +40,11 @@ class Pinned:
         env: Mapping[str, str] | None = None,
         *,
         pipes: bool = False,
+        scratch: Path | None = None,
     ) -> None:
+        """Start it. ``scratch``: a folder of its own that goes when it does."""
         self.log = log
+        self._scratch = scratch
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             self._popen = subprocess.Popen(
@@ -83,11 +87,17 @@ class Pinned:
         """Undo `pause`."""
         self._signal(signal.SIGCONT)
 
-    def memory(self) -> Memory:
-        """What the family holds now, and the sum of each one's peak since `forget_peak`."""
+    def memory(self, part: str = "") -> Memory:
+        """What the family holds now, and the sum of each one's peak since `forget_peak`.
+
+        Args:
+            part: only the processes with this word in their command line.
+        """
         rss = pss = peak = 0
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
+                if part and part not in process.cmdline():
+                    continue
                 account = process.memory_full_info()
                 rss, pss = rss + account.rss, pss + account.pss
                 peak += _peak(process.pid)
@@ -119,6 +129,8 @@ class Pinned:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._popen.wait()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
         for pipe in (self._popen.stdin, self._popen.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -76,9 +76,12 @@ def show_all(measured: Measured, every: Sequence[Workload], present: Sequence[Pe
         documents = next(workload for workload in every if workload.name == "documents")
         _machine(measured, documents.tokens_per_text, cores)
     rows = [
-        [name, f"{statistics.median(seconds):.2f}", *(f"{value / MB:.0f}" for value in measured.memory[name][:2])]
-        for name, seconds in measured.starts.items()
-        if name in measured.memory
+        [
+            name,
+            f"{statistics.median(measured.starts[name]):.2f}" if name in measured.starts else "",
+            *(f"{value / MB:.0f}" for value in memory[:2]),
+        ]
+        for name, memory in measured.memory.items()
     ]
     headings = ["", "start to first vector, s", "RSS MB after 200 requests", "PSS MB"]
     show(f"{cores}: process start and memory with this one model", headings, rows)
