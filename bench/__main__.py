@@ -20,7 +20,10 @@ def main() -> None:
     for name in names:
         if name not in TABLES:
             sys.exit(f"There is no table {name!r}; there are {', '.join(TABLES)}.")
-        importlib.import_module(f"bench.{name}").main()
+        try:
+            importlib.import_module(f"bench.{name}").main()
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 if __name__ == "__main__":
