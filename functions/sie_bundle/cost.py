@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 FORGET = 0.98
 """What a reading weighs after another one: a machine that became slower is believed after some fifty batches."""
+OFTEN, SELDOM = 8, 16
+"""The first so many readings are fitted one by one, then that many together: a fit takes a tenth of a short batch."""
 
 
 class Reading(NamedTuple):
@@ -40,6 +42,7 @@ class Fit:
     def __init__(self, readings: Sequence[Reading] = ()) -> None:
         self._normal = np.zeros((3, 3))
         self._right = np.zeros(3)
+        self._count = 0
         self.start = self.per_token = self.per_square = 0.0
         for each in readings:
             self.observe(each)
@@ -70,6 +73,11 @@ class Fit:
         row = np.array([1.0, new.tokens, new.squares]) / new.seconds
         self._normal = FORGET * self._normal + np.outer(row, row)
         self._right = FORGET * self._right + row
+        self._count += 1
+        if self._count <= OFTEN or self._count % SELDOM == 0:
+            self._solve()
+
+    def _solve(self) -> None:
         self.start, self.per_token, self.per_square = _solve(self._normal, self._right)
 
 
