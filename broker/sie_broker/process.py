@@ -123,6 +123,7 @@ async def serving(app: Any, host: str, port: int, *, drain_s: int = DRAIN_S) -> 
         lifespan="off",
         ws="none",
         date_header=False,
+        proxy_headers=False,
         timeout_keep_alive=120,
         timeout_graceful_shutdown=drain_s or None,
     )
