@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 from sie_bundle import encode
 from sie_bundle.checkpoint import Checkpoint
 from sie_bundle.executor import Executor
-from sie_bundle.model import EncoderModel, load
+from sie_bundle.family import AUTO, FAMILIES
+from sie_bundle.model import EncoderModel, Model, load
 from sie_config import model_spec
 from sie_config.model_spec import ModelSpec
 from sie_sdk import results
@@ -105,6 +106,16 @@ def test_without_its_adapter_a_family_is_unknown(folder: Path) -> None:
 
 def test_an_installed_adapter_leaves_the_other_families_alone(installed: None, tiny_folder: Path) -> None:
     assert isinstance(load(Checkpoint(tiny_model.spec(tiny_folder), tiny_folder)), EncoderModel)
+
+
+def test_the_documented_contract_is_the_models() -> None:
+    documented = (EXAMPLE.parents[1] / "docs" / "models.md").read_text()
+    for name, kind in Model.__annotations__.items():
+        assert f"    {name}: {kind}" in documented
+    for name, record in FAMILIES.items():
+        way = "transformers" if name == AUTO else record.way
+        (row,) = [line for line in documented.splitlines() if line.startswith(f"| {way} |")]
+        assert f"`{name}`" in row
 
 
 def test_the_example_is_as_short_as_it_says() -> None:
