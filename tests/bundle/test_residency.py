@@ -1,32 +1,21 @@
-"""Residency: one load for many callers, failures that pass, models that make room."""
+"""Residency: one load for many callers, failures that pass, damage that heals."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from sie_bundle.residency import RETRY_S, Residency
-from sie_config.model_spec import Dense, ModelSpec, Tasks
+from sie_bundle import weights
+from sie_config.model_spec import Dense, HubSource, LocalSource, Tasks
 from sie_sdk.errors import ModelLoadFailedError, WeightsUnavailableError
 from tests import tiny_model
-
-
-class Clock:
-    """Moves when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Loads(list[str]):
-    """The ids of the models that were loaded, in order."""
+from tests.bundle.residencies import PAUSES, Clock, Loads, Made, residency, specs
+from tests.conftest import eventually
 
 
 @pytest.fixture
@@ -39,12 +28,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def residency(folder: Path, loads: Loads, clock: Clock, max_bytes: int = 1 << 30) -> Residency:
-    return Residency(None, folder / "cache", max_bytes, loads.append, clock=clock)
-
-
-def specs(folder: Path, count: int) -> list[ModelSpec]:
-    return [tiny_model.spec(folder, f"test/tiny-{i}") for i in range(count)]
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    return Made(monkeypatch)
 
 
 async def test_requests_at_once_load_a_model_once(tiny_folder: Path, loads: Loads, clock: Clock) -> None:
@@ -68,25 +54,76 @@ async def test_a_caller_that_leaves_does_not_stop_the_load_of_the_others(
     assert loads == ["test/tiny"]
 
 
+async def test_a_load_that_all_callers_have_left_is_finished_for_the_next(
+    tiny_folder: Path, loads: Loads, clock: Clock
+) -> None:
+    models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
+    leaver = asyncio.create_task(models.model(spec))
+    await asyncio.sleep(0)
+    leaver.cancel()
+    await eventually(lambda: models.resident() == ("test/tiny",))
+    assert loads == ["test/tiny"]
+
+
+async def test_a_load_does_not_hold_up_requests_for_other_models(
+    tiny_folder: Path, loads: Loads, clock: Clock, made: Made
+) -> None:
+    slow, resident, another = specs(tiny_folder, 3)
+    models = residency(tiny_folder, loads, clock)
+    held = await models.model(resident)
+    gate = made.gates[slow.id] = threading.Event()
+    loading = asyncio.create_task(models.model(slow))
+    await eventually(lambda: slow.id in made.ids)
+    assert await models.model(resident) is held
+    await models.model(another)
+    assert not loading.done()
+    gate.set()
+    await loading
+    assert loads == [resident.id, another.id, slow.id]
+
+
 async def test_a_failed_load_is_told_to_all_who_waited(tmp_path: Path, loads: Loads, clock: Clock) -> None:
     models, spec = residency(tmp_path, loads, clock), tiny_model.spec(tmp_path / "absent")
     errors = await asyncio.gather(*(models.model(spec) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(error, WeightsUnavailableError) for error in errors)
-    assert models.resident() == ()
+    assert models.resident() == () and models.bytes == 0
 
 
 async def test_a_failed_load_is_tried_again_after_a_pause_and_is_never_permanent(
-    tmp_path: Path, loads: Loads, clock: Clock
+    tiny_folder: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
+    with monkeypatch.context() as away:
+
+        def unreachable(*_: object, **__: object) -> None:
+            raise WeightsUnavailableError("The hub is away.", reason="network")
+
+        away.setattr(weights, "resolve", unreachable)
+        for pause in (1.0, 2.0, 4.0):
+            with pytest.raises(WeightsUnavailableError) as caught:
+                await models.model(spec)
+            assert (caught.value.retry_after, caught.value.details["reason"]) == (pause, "network")
+            clock.now += pause
+        with pytest.raises(WeightsUnavailableError):
+            await models.model(spec)
+    clock.now += 7.9
+    with pytest.raises(WeightsUnavailableError) as caught:
+        await models.model(spec)
+    assert caught.value.retry_after == pytest.approx(0.1)
+    clock.now += 0.1
+    await models.model(spec)
+    assert loads == ["test/tiny"]
+
+
+async def test_weights_that_somebody_brings_end_the_pause(tmp_path: Path, loads: Loads, clock: Clock) -> None:
     folder = tmp_path / "model"
     models, spec = residency(tmp_path, loads, clock), tiny_model.spec(folder)
     with pytest.raises(WeightsUnavailableError) as caught:
         await models.model(spec)
-    assert caught.value.retry_after == RETRY_S
-    tiny_model.make(folder)
+    assert (caught.value.retry_after, caught.value.details["reason"]) == (PAUSES["not_found"].first, "not_found")
     with pytest.raises(WeightsUnavailableError):
         await models.model(spec)
-    clock.now += RETRY_S
+    tiny_model.make(folder)
     await models.model(spec)
     shutil.rmtree(folder)
     await models.model(spec)
@@ -115,30 +152,56 @@ async def test_a_changed_spec_replaces_the_loaded_model(tiny_folder: Path, loads
 async def test_an_unexpected_failure_becomes_a_typed_one_without_its_text(
     tmp_path: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def explode(*_: object) -> None:
+    def explode(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("sie_bundle.weights.resolve", explode)
+    monkeypatch.setattr(weights, "resolve", explode)
     with pytest.raises(ModelLoadFailedError) as caught:
         await residency(tmp_path, loads, clock).model(tiny_model.spec(tmp_path))
     assert "secret" not in str(caught.value)
     assert "secret" in caplog.text
 
 
-async def test_the_least_recently_used_makes_room(tiny_folder: Path, loads: Loads, clock: Clock) -> None:
-    a, b, c = specs(tiny_folder, 3)
-    size = (await residency(tiny_folder, Loads(), clock).model(a)).bytes
-    models = residency(tiny_folder, loads, clock, max_bytes=2 * size)
-    for spec in (a, b, a, c):
+async def test_damaged_weights_of_the_users_are_told_and_left_alone(tmp_path: Path, loads: Loads, clock: Clock) -> None:
+    folder = tiny_model.make(tmp_path / "model")
+    torn = folder / "model.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-100])
+    models = residency(tmp_path, loads, clock)
+    with pytest.raises(ModelLoadFailedError) as caught:
+        await models.model(tiny_model.spec(folder))
+    assert caught.value.details["reason"] == "corrupt" and caught.value.retry_after == PAUSES["corrupt"].first
+    assert torn.is_file()
+
+
+async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
+    tmp_path: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, revision = tiny_model.make(tmp_path / "good"), "0" * 40
+    fetches: list[bool] = []
+
+    def fetch(source: HubSource, files: tuple[str, ...], into: Path, *, cached: bool) -> None:
+        fetches.append(cached)
+        for name in files:
+            shutil.copyfile(good / name, into / name)
+
+    monkeypatch.setattr("sie_bundle.hub.fetch", fetch)
+    local = LocalSource(path=str(tmp_path / "absent"))
+    hub = HubSource(repo="acme/tiny", revision=revision)
+    spec = msgspec.structs.replace(tiny_model.spec(good), sources=(local, hub))
+    kept = tmp_path / "cache/weights/test--tiny" / revision
+    shutil.copytree(good, kept)
+    for name in ("model.safetensors", "tokenizer.json"):
+        (kept / name).write_bytes(b"torn")
+        models = residency(tmp_path, loads, clock)
         await models.model(spec)
-    assert models.resident() == (a.id, c.id)
-    await models.model(b)
-    assert loads == [a.id, b.id, c.id, b.id]
-
-
-async def test_a_model_over_the_limit_is_kept_alone(tiny_folder: Path, loads: Loads, clock: Clock) -> None:
-    a, b = specs(tiny_folder, 2)
-    models = residency(tiny_folder, loads, clock, max_bytes=1)
-    await models.model(a)
-    await models.model(b)
-    assert models.resident() == (b.id,)
+        assert (kept / name).read_bytes() == (good / name).read_bytes()
+    assert fetches == [False, False], "not from Hugging Face's cache, which may be what is damaged"
+    (kept / "model.safetensors").write_bytes(b"torn")
+    (good / "model.safetensors").write_bytes(b"torn too")
+    models = residency(tmp_path, loads, clock)
+    for _ in range(2):
+        with pytest.raises(ModelLoadFailedError) as caught:
+            await models.model(spec)
+        assert caught.value.details["reason"] == "corrupt"
+        clock.now += 60
+    assert len(fetches) == 3, "a source that gives damaged files is not asked for them every minute"

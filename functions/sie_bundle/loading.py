@@ -1,0 +1,196 @@
+"""Loading: from a spec to an open checkpoint, and from a checkpoint to a model, in threads beside the serving.
+
+Owns the threads and what they may take. While another model serves, a load runs on threads that step back behind the
+serving ones: a lower priority, and one core each. What is loaded when is ``residency``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from sie_bundle import weights
+from sie_bundle.tokenization import Tokenizer
+from sie_config.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_bundle.checkpoint import Checkpoint
+    from sie_bundle.cost import Fit
+    from sie_bundle.model import Model
+
+T = TypeVar("T")
+
+THREADS = 4
+"""Loads at a time, of those that step back and of those that do not."""
+
+NICENESS = 10
+"""How far the threads of a load step back: under full load they get a tenth of a core."""
+
+
+class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """A checkpoint kept in host memory, and what its model was found to cost when it was tried out."""
+
+    checkpoint: Checkpoint
+    bytes: int
+    """Of its tensors as they are stored: what it takes in host memory, and about what on a device."""
+    fit: Fit | None = None
+    """Of an encoder of this package, which need not be tried out again."""
+
+
+class Loader:
+    """Loads for one device. ``weights_dir``, ``cache_dir``: see `weights.resolve`; the others: see `model.load`."""
+
+    def __init__(self, weights_dir: Path | None, cache_dir: Path, device: str, precision: str) -> None:
+        self._weights_dir = weights_dir
+        self._cache_dir = cache_dir
+        self._device = device
+        self._precision = precision
+        self.pins = device.split(":")[0] == "cuda"
+        """Whether checkpoints are copied to the host's memory; else they are mapped, in pages the system keeps."""
+        self._at_once = ThreadPoolExecutor(THREADS, thread_name_prefix="load")
+
+    def here(self, spec: ModelSpec) -> bool:
+        """Whether the weights are on this machine, ready to be opened."""
+        return weights.here(spec, self._weights_dir, self._cache_dir) is not None
+
+    def fetched(self, spec: ModelSpec) -> bool:
+        """Whether they are here because they were fetched: then they may be deleted and fetched again."""
+        found = weights.here(spec, self._weights_dir, self._cache_dir)
+        return found is not None and found.folder.is_relative_to(self._cache_dir)
+
+    async def open(self, spec: ModelSpec, *, behind: bool, anew: bool = False) -> Opened:
+        """Find or fetch the files and open them.
+
+        Args:
+            behind: step back behind the models that serve.
+            anew: fetch them again, because what is here is damaged.
+
+        Raises:
+            WeightsUnavailableError: no source has them.
+            ModelLoadFailedError: they are damaged, or contradict the spec.
+        """
+
+        def files() -> tuple[Path, Tokenizer]:
+            folder = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew).folder
+            return folder, Tokenizer.load(folder)
+
+        run = asyncio.get_running_loop().run_in_executor
+        threads = _stepped_back() if behind else self._at_once
+        # torch takes longest at a cold start: imported beside the fetch.
+        (folder, tokenizer), _ = await asyncio.gather(
+            run(threads, files), run(threads, importlib.import_module, "sie_bundle.model")
+        )
+
+        def opened() -> Opened:
+            from sie_bundle.checkpoint import Checkpoint
+
+            checkpoint = Checkpoint(spec, folder, tokenizer)
+            return Opened(checkpoint, sum(tensor.nbytes for tensor in checkpoint.tensors.values()))
+
+        return await run(threads, opened)
+
+    async def make(self, opened: Opened, *, behind: bool) -> Model:
+        """The model on the device.
+
+        Raises:
+            ModelLoadFailedError: see `model.load`.
+        """
+        stepped_back = _stepped_back()  # before there is any model whose forward passes it could reach
+        threads = stepped_back if behind else self._at_once
+        # Not the thread's result: one that stepped back may not come to let go of it while others are busy, and until
+        # then the model would count as in use.
+        made: list[Model] = []
+        await asyncio.get_running_loop().run_in_executor(threads, lambda: made.append(self._made(opened)))
+        return made.pop()
+
+    async def keep(self, opened: Opened, model: Model) -> Opened:
+        """The checkpoint as the host's memory holds it: mapped for a CPU, copied to pinned pages for a CUDA device."""
+        from sie_bundle.model import EncoderModel
+        from sie_bundle.pinned import pin
+
+        if self.pins:
+            await asyncio.get_running_loop().run_in_executor(_stepped_back(), pin, opened.checkpoint)
+        return Opened(opened.checkpoint, opened.bytes, model.fit if type(model) is EncoderModel else None)
+
+    def close(self) -> None:
+        """Start no further load."""
+        self._at_once.shutdown(wait=False, cancel_futures=True)
+
+    def _made(self, opened: Opened) -> Model:
+        from sie_bundle.model import EncoderModel, load
+
+        with _own_stream(self._device):
+            if opened.fit is None:
+                return load(opened.checkpoint, self._device, self._precision)
+            wanted = opened.checkpoint.spec.precision
+            precision = self._precision if wanted == "auto" else wanted
+            model = EncoderModel(opened.checkpoint, self._device, precision)
+            model.fit = opened.fit
+            return model
+
+
+@cache
+def _stepped_back() -> ThreadPoolExecutor:
+    """The threads of loads beside serving models; the same for the whole process, as torch's settings are.
+
+    torch notes the number set last for threads that have not asked yet. So all of these threads start at once, before
+    there is a model to serve, and a fresh thread then sets the number back for those to come.
+    """
+    import torch
+
+    began = threading.Barrier(THREADS + 1)
+
+    def step_back() -> None:
+        if sys.platform == "linux":  # elsewhere the priority is the whole process's
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        torch.get_num_threads()  # the first question in a thread overwrites what was set before it
+        torch.set_num_threads(1)
+
+    usual = _in_fresh_thread(torch.get_num_threads)
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-behind", initializer=step_back)
+    for _ in range(THREADS):
+        threads.submit(began.wait)
+    began.wait()
+    _in_fresh_thread(lambda: torch.set_num_threads(usual))
+    return threads
+
+
+def _in_fresh_thread(run: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as fresh:
+        return fresh.submit(run).result()
+
+
+@contextmanager
+def _own_stream(device: str) -> Iterator[None]:
+    """On a CUDA device: copies do not queue behind forward passes, nor these behind copies. Finished at the end.
+
+    What is freed goes to the next load, while forward passes run on another stream. That is safe because each of them
+    ends with its outputs on the host: whoever lets go of a model has waited for its last kernel.
+    """
+    if device.split(":")[0] != "cuda":
+        yield
+        return
+    import torch
+
+    stream = _stream(device)
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
+
+
+@cache
+def _stream(device: str) -> Any:
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,0 +1,64 @@
+"""How much memory there is: the machine's, or what its control group leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sie_bundle import memory
+from sie_bundle.memory import Memory
+
+MIB = 1 << 20
+
+
+def system(root: Path, group: str = "/") -> Path:
+    """A file system with 1000 MiB of memory, of which 400 are in use."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: {1000 * 1024} kB\nMemFree: 5 kB\nMemAvailable: {600 * 1024} kB\n")
+    (root / "proc/self/cgroup").write_text(f"4:memory:/v1\n0::{group}\n")
+    return root
+
+
+def limit(folder: Path, most: str, current: int, files: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{most}\n")
+    (folder / "memory.current").write_text(f"{current}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {files // 2}\nactive_file {files - files // 2}\n")
+
+
+def test_without_a_limit_the_machines_memory_counts(tmp_path: Path) -> None:
+    assert memory.machine(system(tmp_path)) == Memory(400 * MIB, 1000 * MIB)
+
+
+def test_a_container_has_what_its_group_leaves_without_the_pages_of_files(tmp_path: Path) -> None:
+    limit(system(tmp_path) / "sys/fs/cgroup", str(200 * MIB), 150 * MIB, files=100 * MIB)
+    assert memory.machine(tmp_path) == Memory(50 * MIB, 200 * MIB)
+
+
+def test_of_several_groups_the_one_with_the_least_left_counts(tmp_path: Path) -> None:
+    top = system(tmp_path, "/pods/mine") / "sys/fs/cgroup"
+    limit(top / "pods/mine", "max", 10 * MIB)
+    limit(top / "pods", str(300 * MIB), 250 * MIB)
+    assert memory.machine(tmp_path) == Memory(250 * MIB, 300 * MIB)
+
+
+def test_a_group_with_more_than_the_machine_has_changes_nothing(tmp_path: Path) -> None:
+    limit(system(tmp_path) / "sys/fs/cgroup", str(5000 * MIB), 0)
+    assert memory.machine(tmp_path) == Memory(400 * MIB, 1000 * MIB)
+
+
+def test_a_system_that_says_nothing_is_never_short(tmp_path: Path) -> None:
+    unknown = memory.machine(tmp_path)
+    assert unknown.total == 0 and unknown.over(1) < 0
+
+
+@pytest.mark.parametrize(("percent", "over"), [(50, 250), (75, 0), (90, -150)])
+def test_over_is_counted_from_the_threshold(percent: float, over: int) -> None:
+    assert Memory(750, 1000).over(percent) == over
+
+
+def test_this_machines_memory_is_read_right() -> None:
+    assert 0 < memory.machine().total <= psutil.virtual_memory().total
+    memory.give_back("cpu")
