@@ -150,8 +150,9 @@ class Body:
         if self.device.type != "cpu":
             return
         for dtype in dict.fromkeys((self.dtype, torch.float32)):
-            plain = _replace_linears(self._model, dtype)
+            plain: list[tuple[nn.Module, str, nn.Linear]] = []
             try:
+                plain = _replace_linears(self._model, dtype)
                 if error(run(), wanted) <= TOLERANCE[dtype]:
                     return
                 reason = "it computes something else then"
@@ -348,16 +349,18 @@ def _read(folder: Path) -> Any:
     return body.eval()
 
 
-def _replace_linears(model: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Module, str, nn.Module]]:
+def _replace_linears(model: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Module, str, nn.Linear]]:
     """Put `_Fast` layers where torch's own are; returns what stood where."""
-    made: dict[nn.Module, _Fast] = {}  # a layer may stand in several places
-    replaced: list[tuple[nn.Module, str, nn.Module]] = []
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            if type(layer) is nn.Linear:
-                setattr(parent, name, made.setdefault(layer, made.get(layer) or _Fast(layer, dtype)))
-                replaced.append((parent, name, layer))
-    return replaced
+    plain = [
+        (parent, name, layer)
+        for parent in model.modules()
+        for name, layer in parent.named_children()
+        if type(layer) is nn.Linear
+    ]
+    fast = {layer: _Fast(layer, dtype) for layer in {layer for _, _, layer in plain}}  # one may stand in several places
+    for parent, name, layer in plain:
+        setattr(parent, name, fast[layer])
+    return plain
 
 
 def _check_heads(checkpoint: Checkpoint) -> None:

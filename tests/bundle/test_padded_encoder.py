@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ from tests.golden import random_models
 
 DENSE = Tasks(dense=Dense(dim=32))
 LENGTHS = st.lists(st.integers(1, 512), max_size=200).map(sorted)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Passes this small are slower on two cores, and much slower where others want them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

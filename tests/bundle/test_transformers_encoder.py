@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib import import_module
@@ -58,6 +59,15 @@ OTHERS: dict[str, dict[str, Any]] = {
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4, "decoder_start_token_id": 0},
 }
 """Model types without a record in ``family``: what their config.json says beside the usual sizes."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Passes this small are slower on two cores, and much slower where others want them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +173,18 @@ def test_bfloat16_stays_close_and_takes_half_the_memory_of_linear_layers(kind: s
     for one, other in zip(states(exact, rows), states(fast, rows), strict=True):
         assert (one * other).sum() / np.linalg.norm(one) / np.linalg.norm(other) > 0.999
     assert 0.4 * exact.bytes < fast.bytes < 0.8 * exact.bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "modernbert", "qwen3", "mpnet", "deberta-v2"])
+def test_both_ways_run_on_a_gpu(kind: str, models: Any, folders: Any) -> None:
+    model = EncoderModel(Checkpoint(spec_of(kind, folders(kind)), folders(kind)), "cuda")
+    assert isinstance(model._encoder, TransformersEncoder if kind in PACKED else PaddedEncoder)
+    rows = rows_of(model, [5, 17, 3, 30, 17, 1, 44])
+    vectors, exact = (each.forward(rows, {"dense": range(len(rows))})["dense"] for each in (model, models(kind)))
+    assert isinstance(vectors, np.ndarray) and isinstance(exact, np.ndarray)
+    assert (vectors * exact).sum(axis=1).min() > 0.99
 
 
 @pytest.mark.parametrize("kind", [*PADDED, "bert"])

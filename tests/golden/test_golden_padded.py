@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +26,15 @@ pytestmark = pytest.mark.weights
 KEY = "prompt-guard"
 RECORD, STORED = CHECKPOINTS[KEY], golden.arrays(KEY)
 NAMES: list[str] = STORED["names"].tolist()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Passes this small are slower on two cores, and much slower where others want them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=2)
