@@ -45,6 +45,8 @@ class Warming(threading.Thread):
     def run(self) -> None:
         try:
             importlib.import_module(ENGINE)
+            # numpy's own threads would compete with the forward passes for the cores; its products here are small.
+            importlib.import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
         except Exception as error:
             self.failure = error
 

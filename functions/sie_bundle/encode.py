@@ -73,7 +73,7 @@ def plan(model: Model, request: EncodeRequest) -> Plan:
             made["sparse"] = sparse_output(cast("list[SparseRow]", computed["sparse"]), spec.tasks.sparse.dim, dtype)
         return replies.encode(spec.id, ids, made, timing, usage)
 
-    return Plan(rows, heads, finish)
+    return Plan(rows, heads, finish, long=fde is not None)
 
 
 def encode_rows(

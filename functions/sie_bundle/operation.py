@@ -39,6 +39,8 @@ class Plan(NamedTuple):
     heads: Sequence[str]
     finish: Callable[[Mapping[str, Outputs], Timing, Usage], bytes]
     """(outputs by head, one per row; timing so far; usage) to the reply body."""
+    long: bool = False
+    """Whether finishing takes longer than its size suggests."""
 
 
 class Planner(Protocol[Request]):
@@ -90,7 +92,7 @@ class Operation(Generic[Parsed]):
             )
             return plan.finish(done.outputs, timing, Usage(input_tokens=sum(len(row) for row in plan.rows)))
 
-        return await self._aside(small, finish)
+        return await self._aside(small and not plan.long, finish)
 
     async def _forward(self, model: Model, plan: Plan, deadline: float | None) -> Forwarded:
         if not plan.rows:  # MaxSim over vectors that all came with the request
