@@ -79,8 +79,8 @@ def _reason(error: BaseException) -> Reason:
 
     if isinstance(error, errors.GatedRepoError | errors.DisabledRepoError | errors.LocalTokenNotFoundError):
         return "gated"
-    if isinstance(error, errors.LocalEntryNotFoundError):  # not in the cache, and the hub was not to be reached
-        return "network"
+    if isinstance(error, errors.LocalEntryNotFoundError):  # not in the cache; why not from the hub, its cause says
+        return "network" if error.__cause__ is None else _reason(error.__cause__)
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.EntryNotFoundError):
         return "not_found"
     if isinstance(error, errors.HfHubHTTPError):

