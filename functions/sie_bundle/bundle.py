@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_broker.contract import Broker, Lane
-from sie_bundle import encode, score
+from sie_bundle import encode, extract, score
 from sie_bundle.door import Door
 from sie_bundle.executor import Executor
 from sie_bundle.operation import Operation
@@ -94,6 +94,7 @@ class Bundle:
             operations={
                 "encode": Operation(encode.parse, encode.plan, *parts),
                 "score": Operation(score.parse, score.plan, *parts),
+                "extract": Operation(extract.parse, extract.plan, *parts),
             },
             holds=lambda model: model in self.residency.resident(),
             max_in_hand=settings.max_in_hand,
