@@ -10,17 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
 
-from sie_bundle import classification, extract
+from sie_bundle import extract
 from sie_bundle.checkpoint import Checkpoint
 from sie_bundle.entities import AGGREGATIONS
 from sie_bundle.model import EncoderModel
-from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Tasks
+from sie_config.model_spec import Extract, LocalSource, ModelSpec, Tasks
 from sie_sdk import results
 from sie_sdk.types import Entity, ExtractParams, ExtractRequest, ExtractResult, Item, Timing, Usage
 from tests.golden import golden, random_models, tiny_tokenizers
@@ -43,16 +41,28 @@ HALF = 0.03
 Spans = list[tuple[str, int, int]]
 
 
-def model(folder: Path, family: str, tasks: Tasks, longest: int, precision: str = "float32") -> EncoderModel:
-    source = (LocalSource(path=str(folder)),)
-    spec = ModelSpec(folder.name, family, tasks, source, max_sequence_length=longest, revision="golden")
+def model(folder: Path, family: str, task: Extract, longest: int, **more: Any) -> EncoderModel:
+    """``more``: the precision, and what else the spec says."""
+    precision, source = more.pop("precision", "float32"), (LocalSource(path=str(folder)),)
+    tasks = Tasks(extract=task)
+    spec = ModelSpec(folder.name, family, tasks, source, max_sequence_length=longest, revision="golden", **more)
     return EncoderModel(Checkpoint(spec, folder), precision_wanted=precision)
 
 
 @lru_cache(maxsize=2)
-def real(key: str, kind: Any, precision: str = "float32") -> EncoderModel:
-    record, tasks = CHECKPOINTS[key], Tasks(extract=Extract(kind, overlap=NER_STRIDE))
-    return model(checkpoint(key), "bert", tasks, record.max_length, precision)
+def tagger(key: str, precision: str = "float32") -> EncoderModel:
+    task = Extract("entities", overlap=NER_STRIDE)
+    return model(checkpoint(key), "bert", task, CHECKPOINTS[key].max_length, precision=precision)
+
+
+def classifier(key: str) -> EncoderModel:
+    folder, longest = checkpoint(key), CHECKPOINTS[key].max_length
+    if key == "prompt-guard":
+        return model(folder, "deberta-v2", Extract("classes"), longest)
+    if key == "question-classifier":
+        return model(folder, "bert", Extract("classes"), longest)
+    task = Extract("classes", head="2_Dense.linear relu 3_Dense.linear", pooling="mean")
+    return model(folder, "bert", task, longest, files=("2_Dense/model.safetensors", "3_Dense/model.safetensors"))
 
 
 def run(model: EncoderModel, texts: list[str], **params: Any) -> list[ExtractResult]:
@@ -80,7 +90,7 @@ def reference(found: list[dict[str, Any]]) -> tuple[Spans, list[float]]:
 @pytest.mark.parametrize("key", TAGGERS)
 def test_entities_equal_those_of_the_pipeline(key: str, aggregation: str) -> None:
     texts = {name: text for name, text in golden.tagged_texts().items() if name != "long"}
-    found = run(real(key, "entities"), list(texts.values()), options={"aggregation_strategy": aggregation})
+    found = run(tagger(key), list(texts.values()), options={"aggregation_strategy": aggregation})
     for name, result in zip(texts, found, strict=True):
         named, scores = reference(golden.entities(key)[aggregation][name])
         assert spans(result.entities) == named, name
@@ -94,8 +104,8 @@ def test_entities_equal_those_of_the_pipeline(key: str, aggregation: str) -> Non
 @pytest.mark.parametrize("key", TAGGERS)
 def test_a_long_text_has_the_entities_of_the_pipeline_where_there_is_one_window(key: str, aggregation: str) -> None:
     """In what two windows share, the pipeline takes the longer entity, and the engine that with more around it."""
-    text, tagger = golden.tagged_texts()["long"], real(key, "entities")
-    (windows,) = tagger.tokenizer.windows([text], tagger.spec.max_sequence_length, NER_STRIDE)
+    text, own = golden.tagged_texts()["long"], tagger(key)
+    (windows,) = own.tokenizer.windows([text], own.spec.max_sequence_length, NER_STRIDE)
     shared = [
         (int(windows.spans[start, 0]), int(windows.spans[stop - 1, 1]))
         for (_, stop), (start, _) in pairwise(windows.bounds)
@@ -109,7 +119,7 @@ def test_a_long_text_has_the_entities_of_the_pipeline_where_there_is_one_window(
             if all(span[2] <= first or span[1] >= last for first, last in shared)
         }
 
-    (result,) = run(tagger, [text], options={"aggregation_strategy": aggregation})
+    (result,) = run(own, [text], options={"aggregation_strategy": aggregation})
     ours = alone(spans(result.entities), [entity.score for entity in result.entities])
     theirs = alone(*reference(golden.entities(key)[aggregation]["long"]))
     assert ours.keys() == theirs.keys() and len(ours) > 40
@@ -123,7 +133,7 @@ def test_a_long_text_has_the_entities_of_the_pipeline_where_there_is_one_window(
 def test_this_machines_own_precision_finds_the_same_entities(key: str) -> None:
     """But for the text in other scripts: there an unknown token has two labels that are equally likely."""
     texts = {name: text for name, text in golden.tagged_texts().items() if name not in ("long", "scripts")}
-    found = run(real(key, "entities", "auto"), list(texts.values()))
+    found = run(tagger(key, "auto"), list(texts.values()))
     for name, result in zip(texts, found, strict=True):
         named, scores = reference(golden.entities(key)["simple"][name])
         assert spans(result.entities) == named, name
@@ -131,30 +141,15 @@ def test_this_machines_own_precision_finds_the_same_entities(key: str) -> None:
 
 
 @pytest.mark.weights
-def test_classes_equal_the_softmax_of_the_classifier() -> None:
-    stored, texts = golden.arrays("question-classifier"), golden.messages()
-    found = run(real("question-classifier", "classes"), list(texts.values()))
+@pytest.mark.parametrize("key", [key for key, record in CHECKPOINTS.items() if record.task == "labels"])
+def test_classes_equal_the_softmax_of_the_classifier(key: str) -> None:
+    stored, texts = golden.arrays(key), golden.messages()
+    own = classifier(key)
     assert stored["names"].tolist() == list(texts)
-    for result, expected in zip(found, stored["probabilities"], strict=True):
+    for result, expected in zip(run(own, list(texts.values())), stored["probabilities"], strict=True):
         likely = {one.label: one.score for one in result.classifications}
-        assert [likely["generic"], likely["directed"]] == pytest.approx(expected, abs=REFERENCE)
+        assert [likely[label] for label in own.labels] == pytest.approx(expected, abs=REFERENCE)
         assert list(likely.values()) == sorted(likely.values(), reverse=True)
-
-
-@pytest.mark.weights
-def test_classes_over_the_mean_equal_those_of_two_dense_layers() -> None:
-    """The head is in files of its own, which no family describes: put on here, behind the engine's mean."""
-    key = "injection-classifier"
-    stored, folder, texts = golden.arrays(key), checkpoint(key), golden.messages()
-    body = model(folder, "bert", Tasks(dense=Dense(dim=384, normalize=False)), CHECKPOINTS[key].max_length)
-    rows = body.tokenizer.rows(list(texts.values()), CHECKPOINTS[key].max_length)
-    states = body.forward(rows, {"dense": range(len(rows))})["dense"]
-    assert isinstance(states, np.ndarray)
-    for step, name in enumerate(("2_Dense", "3_Dense")):
-        layer = load_file(folder / name / "model.safetensors")
-        states = (np.maximum(states, 0) if step else states) @ layer["linear.weight"].T + layer["linear.bias"]
-    likely = classification.probabilities(states, multi_label=False)
-    assert np.abs(likely - stored["probabilities"]).max() < REFERENCE
 
 
 # -- random models -----------------------------------------------------------------------------------------------------
@@ -198,7 +193,7 @@ def test_random_taggers_find_what_the_pipeline_finds(kind: str, folders: Any) ->
     """The three kinds of tokenizers: with marked sub-words, by bytes, and with the space before a word in its token."""
     folder = folders(kind)
     theirs = pipeline("token-classification", kind, folder)
-    ours = model(folder, kind.removesuffix("-ner"), Tasks(extract=Extract("entities")), 64)
+    ours = model(folder, kind.removesuffix("-ner"), Extract("entities"), 64)
 
     @settings(max_examples=60, deadline=None)
     @given(TEXT, st.sampled_from(AGGREGATIONS))
@@ -231,7 +226,7 @@ def bare(text: str, span: tuple[str, int, int]) -> tuple[str, int, int]:
 def test_random_models_classify_like_the_zero_shot_pipeline(kind: str, multi_label: bool, folders: Any) -> None:
     folder = folders(kind)
     theirs = pipeline("zero-shot-classification", kind, folder)
-    ours = model(folder, kind.removesuffix("-nli"), Tasks(extract=Extract("entailment")), 64)
+    ours = model(folder, kind.removesuffix("-nli"), Extract("entailment"), 64)
     texts = ["hello world", "ship", "coffee " * 100]
     for labels in (["query", "lighthouse world", "no"], ["yes"]):
         choices = {"multi_label": multi_label, "hypothesis_template": "ship {} query"}
@@ -244,5 +239,5 @@ def test_random_models_classify_like_the_zero_shot_pipeline(kind: str, multi_lab
 def test_the_labels_of_a_model_are_those_of_its_config(folders: Any) -> None:
     folder = folders("bert-ner")
     config = json.loads((folder / "config.json").read_text())
-    ours = model(folder, "bert", Tasks(extract=Extract("entities")), 64)
+    ours = model(folder, "bert", Extract("entities"), 64)
     assert ours.labels == tuple(config["id2label"].values())
