@@ -101,6 +101,12 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} has {self.architecture.longest} positions, its spec wants {spec.max_sequence_length}."
             )
+        if (late := spec.tasks.multivector) and not late.attend_to_mask:
+            narrowest = min((window for window in config.windows if window is not None), default=late.query_length)
+            if late.query_length > narrowest:
+                raise ModelLoadFailedError(
+                    f"{spec.id} sees {narrowest} tokens to each side, its queries are filled up to {late.query_length}."
+                )
         if config.vocab_size < self.tokenizer.vocabulary:
             raise ModelLoadFailedError(
                 f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
