@@ -1,4 +1,4 @@
-"""``python -m bench [compare|engine|from_zero|warm_path] [options]``: print one measured table, or all of them."""
+"""``python -m bench [compare|engine|from_zero|residency|warm_path] [options]``: a measured table, or all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-TABLES = ("compare", "from_zero", "warm_path", "engine")
+TABLES = ("compare", "from_zero", "warm_path", "engine", "residency")
 
 
 def main() -> None:

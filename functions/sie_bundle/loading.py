@@ -1,7 +1,7 @@
 """Loading: from a spec to an open checkpoint, and from a checkpoint to a model, in threads beside the serving.
 
-Owns the threads and what they may take. While another model serves, a load runs on threads that step back behind the
-serving ones: a lower priority, and one core each. What is loaded when is ``residency``.
+Owns the threads and what they may take. While another model serves, a model is made on threads that step back behind
+the serving ones: a lower priority, and one core each. What is loaded when is ``residency``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS = 4
-"""Loads at a time, of those that step back and of those that do not."""
+"""Models made at a time, of those that step back and of those that do not."""
 
-NICENESS = 10
-"""How far the threads of a load step back: under full load they get a tenth of a core."""
+FETCHES = 8
+"""Folders found, fetched and opened at a time."""
+
+NICENESS = 12
+"""How far the threads of a load step back: under full load they get a fifteenth of a core."""
 
 
 class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -58,6 +61,9 @@ class Loader:
         self._precision = precision
         self.pins = device.split(":")[0] == "cuda"
         """Whether checkpoints are copied to the host's memory; else they are mapped, in pages the system keeps."""
+        # Threads of their own, so that a fetch that takes minutes is in no model's way. They do not step back: reading
+        # a tokenizer holds Python's lock from start to end, and whoever holds it should be done with it soon.
+        self._fetches = ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch")
         self._at_once = ThreadPoolExecutor(THREADS, thread_name_prefix="load")
 
     def here(self, spec: ModelSpec) -> bool:
@@ -69,11 +75,10 @@ class Loader:
         found = weights.here(spec, self._weights_dir, self._cache_dir)
         return found is not None and found.folder.is_relative_to(self._cache_dir)
 
-    async def open(self, spec: ModelSpec, *, behind: bool, anew: bool = False) -> Opened:
+    async def open(self, spec: ModelSpec, *, anew: bool = False) -> Opened:
         """Find or fetch the files and open them.
 
         Args:
-            behind: step back behind the models that serve.
             anew: fetch them again, because what is here is damaged.
 
         Raises:
@@ -85,12 +90,9 @@ class Loader:
             folder = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew).folder
             return folder, Tokenizer.load(folder)
 
-        run = asyncio.get_running_loop().run_in_executor
-        threads = _stepped_back() if behind else self._at_once
+        run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
         # torch takes longest at a cold start: imported beside the fetch.
-        (folder, tokenizer), _ = await asyncio.gather(
-            run(threads, files), run(threads, importlib.import_module, "sie_bundle.model")
-        )
+        (folder, tokenizer), _ = await asyncio.gather(run(files), run(importlib.import_module, "sie_bundle.model"))
 
         def opened() -> Opened:
             from sie_bundle.checkpoint import Checkpoint
@@ -98,10 +100,13 @@ class Loader:
             checkpoint = Checkpoint(spec, folder, tokenizer)
             return Opened(checkpoint, sum(tensor.nbytes for tensor in checkpoint.tensors.values()))
 
-        return await run(threads, opened)
+        return await run(opened)
 
     async def make(self, opened: Opened, *, behind: bool) -> Model:
         """The model on the device.
+
+        Args:
+            behind: step back behind the models that serve.
 
         Raises:
             ModelLoadFailedError: see `model.load`.
@@ -125,6 +130,7 @@ class Loader:
 
     def close(self) -> None:
         """Start no further load."""
+        self._fetches.shutdown(wait=False, cancel_futures=True)
         self._at_once.shutdown(wait=False, cancel_futures=True)
 
     def _made(self, opened: Opened) -> Model:
@@ -151,16 +157,20 @@ def _stepped_back() -> ThreadPoolExecutor:
 
     began = threading.Barrier(THREADS + 1)
 
-    def step_back() -> None:
-        if sys.platform == "linux":  # elsewhere the priority is the whole process's
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    def take_one_core() -> None:
         torch.get_num_threads()  # the first question in a thread overwrites what was set before it
         torch.set_num_threads(1)
 
+    def step_back() -> None:
+        began.wait()
+        if sys.platform == "linux":  # elsewhere the priority is the whole process's
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + NICENESS)
+
     usual = _in_fresh_thread(torch.get_num_threads)
-    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-behind", initializer=step_back)
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-behind", initializer=take_one_core)
     for _ in range(THREADS):
-        threads.submit(began.wait)
+        threads.submit(step_back)
     began.wait()
     _in_fresh_thread(lambda: torch.set_num_threads(usual))
     return threads

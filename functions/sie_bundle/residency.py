@@ -86,6 +86,8 @@ class Residency:
         """What models were found to take on the device."""
         self._loads: dict[ModelSpec, asyncio.Task[Model]] = {}
         self._failures = Failures(clock, chance)
+        self._returned = 0
+        """How many had been let go when freed memory was last returned to the system."""
         self._absent: set[ModelSpec] = set()
         """Those whose weights were not on this machine when they failed."""
         self._fetched_anew: set[ModelSpec] = set()
@@ -127,6 +129,7 @@ class Residency:
         name = self._models.relieve()
         if name is not None:
             log.warning("out of memory: let %s go", name)
+        self._returned = self._models.gone
         memory.give_back(self._device)
         return name is not None
 
@@ -134,18 +137,17 @@ class Residency:
         """Under high pressure let one model go, unless it is the only one; returns whether the pressure is high."""
         if self._loader.pins and self._host_reading().over(self._pressure_percent) > 0:
             self._checkpoints.relieve()
-        if not (models := self._models.names()) or self._over(0) <= 0:
+        if not self._models.names() or self._over_now(0) <= 0:
             return False
-        if len(models) > 1 and (name := self._models.relieve()) is not None:
+        if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
             log.info("let %s go: more than %g %% of the memory is in use", name, self._pressure_percent)
-        memory.give_back(self._device)
         return True
 
     async def watch(self) -> None:
         """Ease the pressure every second, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_S)
-            self.ease()
+            await asyncio.to_thread(self.ease)
 
     async def hold(self, spec: ModelSpec) -> None:
         """Load a pinned model before anybody asks for it, trying until it is there."""
@@ -206,14 +208,14 @@ class Residency:
         """From disk or a source. Damaged files that were fetched are fetched once more."""
         behind = bool(self._models.names())
         try:
-            opened = await self._loader.open(spec, behind=behind)
+            opened = await self._loader.open(spec)
             model = await self._make(opened, behind)
         except SIEError as error:
             if classify(error) != "corrupt" or spec in self._fetched_anew or not self._loader.fetched(spec):
                 raise
             log.warning("%s is damaged and fetched again: %s", spec.id, error)
             self._fetched_anew.add(spec)
-            opened = await self._loader.open(spec, behind=behind, anew=True)
+            opened = await self._loader.open(spec, anew=True)
             model = await self._make(opened, behind)
         keeping = asyncio.create_task(self._keep(spec, opened, model))
         self._keeping.add(keeping)
@@ -256,19 +258,17 @@ class Residency:
             raise _too_large(spec, need, most)
         now = asyncio.get_running_loop().time
         until = now() + RELEASE_S
-        scarce = min(need, max(0, self._over(need)))
+        scarce = min(need, max(0, await asyncio.to_thread(self._over_now, need)))
         while not self._models.make_room(spec.id, need, scarce=scarce):
             scarce = 0
             if self._models.arriving:
                 until = now() + RELEASE_S  # they arrive, and then they can be let go
             elif now() > until:
-                if self._over(need) > 0:
+                if self._over_now(need) > 0:
                     raise OutOfMemoryError(f"There is no room for {spec.id} while others are in use.", reason="memory")
                 log.warning("those let go for %s are still in use; loaded over the limit", spec.id)
                 return self._models.reserve(spec.id, need)
             await asyncio.sleep(LOOK_S)
-        if scarce:
-            memory.give_back(self._device)
         return None
 
     async def _keep(self, spec: ModelSpec, opened: Opened, model: Model) -> None:
@@ -282,9 +282,17 @@ class Residency:
         finally:
             self._checkpoints.release(spec.id)
 
-    def _over(self, need: int) -> int:
-        """So many bytes too many would be in use on the device, if ``need`` more were."""
-        return self._reading().over(self._pressure_percent) + need
+    def _over_now(self, need: int) -> int:
+        """So many bytes too many would be in use on the device, if ``need`` more were.
+
+        Where that is any, what was let go is returned to the system first: the C library and torch keep it.
+        """
+        over = self._reading().over(self._pressure_percent) + need
+        if over > 0 and self._returned < (gone := self._models.gone):
+            self._returned = gone
+            memory.give_back(self._device)
+            over = self._reading().over(self._pressure_percent) + need
+        return over
 
 
 def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:

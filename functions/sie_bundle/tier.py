@@ -41,6 +41,8 @@ class Tier(Generic[T]):
         self._entries: dict[str, _Entry[T]] = {}
         self._reserved: dict[str, int] = {}
         self._leaving: list[tuple[Callable[[], T | None], int]] = []
+        self.gone = 0
+        """How many were let go so far."""
 
     def names(self) -> tuple[str, ...]:
         """What is held, least recently used first."""
@@ -134,13 +136,14 @@ class Tier(Generic[T]):
                 return False
             ref, entry.thing = _weak(entry.thing), None
             # Nobody else knew it if it is gone now; no other account of who uses it can be as right as this one.
-            if (thing := ref()) is None:
-                return True
-            if idle:
+            thing = ref()
+            if thing is not None and idle:
                 entry.thing = thing
                 self._entries[name] = entry
                 return False
-            self._leaving.append((ref, entry.held.bytes))
+            self.gone += 1
+            if thing is not None:
+                self._leaving.append((ref, entry.held.bytes))
             return True
 
     def _held(self) -> list[Held]:

@@ -49,7 +49,7 @@ async def test_a_load_steps_back_behind_those_that_serve_and_only_then(
     own = os.getpriority(os.PRIO_PROCESS, 0)
     usual = torch.get_num_threads()
     loader = Loader(None, tmp_path, "cpu", "float32")
-    opened = await loader.open(tiny_model.spec(tiny_folder), behind=behind)
+    opened = await loader.open(tiny_model.spec(tiny_folder))
     await loader.make(opened, behind=behind)
     assert (seen.priority, seen.threads) == ((own + NICENESS, 1) if behind else (own, usual))
     loader.close()
@@ -61,7 +61,7 @@ async def test_what_the_loads_may_take_does_not_limit_the_device(
     usual = torch.get_num_threads()
     loader = Loader(None, tmp_path, "cpu", "float32")
     executor = Executor()  # its thread asks torch for its threads after the loads' have set theirs
-    await loader.make(await loader.open(tiny_model.spec(tiny_folder), behind=True), behind=True)
+    await loader.make(await loader.open(tiny_model.spec(tiny_folder)), behind=True)
     counts: list[int] = []
     forward = tiny.forward
 
@@ -80,7 +80,7 @@ async def test_what_the_loads_may_take_does_not_limit_the_device(
 
 async def test_a_model_is_released_by_the_thread_that_made_it(tiny_folder: Path, tmp_path: Path) -> None:
     loader = Loader(None, tmp_path, "cpu", "float32")
-    opened = await loader.open(tiny_model.spec(tiny_folder), behind=True)
+    opened = await loader.open(tiny_model.spec(tiny_folder))
     model = await loader.make(opened, behind=True)
     assert sys.getrefcount(model) == 2
     loader.close()
@@ -90,7 +90,7 @@ async def test_a_model_is_released_by_the_thread_that_made_it(tiny_folder: Path,
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 async def test_a_cuda_devices_checkpoints_are_pinned_and_give_the_same_model(tiny_folder: Path, tmp_path: Path) -> None:
     loader = Loader(None, tmp_path, "cuda", "float32")
-    opened = await loader.open(tiny_model.spec(tiny_folder), behind=False)
+    opened = await loader.open(tiny_model.spec(tiny_folder))
     model = await loader.make(opened, behind=False)
     kept = await loader.keep(opened, model)
     assert kept.checkpoint.tensors and all(tensor.is_pinned() for tensor in kept.checkpoint.tensors.values())
