@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from sie_bundle.cpu_attention import grouped
+from sie_bundle.cpu_attention import tiled
 from sie_bundle.packing import Packed
 from sie_bundle.sight import Sight
 
@@ -29,7 +29,7 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, Sight], Tensor]
 def kernel(device: torch.device) -> Attend:
     """The fastest attention this device has."""
     if device.type != "cuda":
-        return grouped
+        return tiled
     try:
         import flash_attn  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
     except ImportError:

@@ -34,6 +34,10 @@ ENGINE = "sie_bundle.model"
 """The module whose import brings torch in; a second of every cold start."""
 
 
+BATCH_TOKENS = {"cpu": 512}
+"""The most tokens of a batch by device, if not a GPU's."""
+
+
 class Warming(threading.Thread):
     """Imports the engine beside the rest of the start-up. Started first, because it takes longest."""
 
@@ -76,7 +80,7 @@ class Bundle:
             precision=settings.precision,
         )
         self.executor = Executor(
-            max_batch_tokens=settings.batch_tokens,
+            max_batch_tokens=settings.batch_tokens or BATCH_TOKENS.get(settings.device, 16_384),
             max_batch_s=settings.batch_s,
             streams=settings.streams,
             threads=settings.threads or None,

@@ -13,16 +13,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, pad
 
 from sie_bundle.attention import LOG2_E, Attend, kernel
-from sie_bundle.cpu_attention import grouped
+from sie_bundle.cpu_attention import tiled
 from sie_bundle.family import Architecture
 from sie_bundle.linear import Activation, Linear, activation
 from sie_bundle.packing import Packed
 from sie_bundle.parameters import Norm, Parameters
 from sie_bundle.positions import RelativeBias, Rotation, Turn
 from sie_bundle.sight import Sight
+from sie_bundle.tiles import rounded
 
 log = logging.getLogger("sie.bundle.packed_encoder")
 
@@ -115,12 +116,15 @@ class PackedEncoder:
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
+        tokens = len(packed.ids)
+        if self.device.type == "cpu":
+            packed = _rounded(packed)
         x = self._states(packed)
-        if self._attend is grouped and not math.isfinite(float(x.sum(dtype=torch.float32))):
+        if self._attend is tiled and not math.isfinite(float(x.sum(dtype=torch.float32))):
             log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
-            self._attend = partial(grouped, by_maximum=True)
+            self._attend = partial(tiled, by_maximum=True)
             x = self._states(packed)
-        return x
+        return x[:tokens]
 
     def _states(self, packed: Packed) -> Tensor:
         x = self._embed(packed)
@@ -128,7 +132,7 @@ class PackedEncoder:
             packed=packed,
             attend=self._attend,
             turns={theta: self._rotation(packed, theta) for theta in self._thetas},
-            bias=self._bias(packed.longest) if self._bias else None,
+            bias=self._bias(rounded(packed.longest, 64)) if self._bias else None,
         )
         for attention, attention_norm, feed_forward, output_norm in self._layers:
             if self._family.pre_norm:
@@ -148,6 +152,19 @@ class PackedEncoder:
             x += self._types[0] if packed.types is None else embedding(packed.types, self._types)
         x = self._norm(x) if self._norm else x
         return self._projection(x) if self._projection else x
+
+
+def _rounded(packed: Packed) -> Packed:
+    """The batch with some more tokens behind it, which no text sees, so that few numbers of tokens occur.
+
+    oneDNN compiles its code anew for each: half a millisecond and as many megabytes for every layer of a new size.
+    """
+    extra = rounded(len(packed.ids), 8) - len(packed.ids)
+    return packed._replace(
+        ids=pad(packed.ids, (0, extra)),
+        positions=pad(packed.positions, (0, extra)),
+        types=None if packed.types is None else pad(packed.types, (0, extra)),
+    )
 
 
 def _layer(architecture: Architecture, parameters: Parameters, i: int) -> Layer:

@@ -64,6 +64,8 @@ class Packed(NamedTuple):
     """[n], in the caller's order."""
     places: npt.NDArray[np.int64]
     """[n]: where text i of the caller's order stands in the packed order."""
+    made: dict[object, object]
+    """What a kernel made of the batch for all layers to use."""
 
     @property
     def longest(self) -> int:
@@ -107,6 +109,7 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
         starts=starts,
         lengths=lengths,
         places=places,
+        made={},
     )
 
 

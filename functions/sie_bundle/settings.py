@@ -29,8 +29,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Where fetched weights are kept."""
     max_in_hand: int = 64
     """Requests taken from the queue at once: enough to fill batches, few enough to leave work to others."""
-    batch_tokens: int = 16_384
-    """The most tokens in one forward pass."""
+    batch_tokens: int = 0
+    """The most tokens in one forward pass; 0: what suits the device, 512 on a CPU, whose cache they fill, 16384 on a
+    GPU. A single text may have more."""
     batch_s: float = 0.2
     """The most seconds one forward pass may be expected to take, for those who wait behind it."""
     device: str = "cpu"

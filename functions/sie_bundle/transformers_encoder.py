@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sie_bundle.attention import LOG2_E, Attend, kernel
 from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.cpu_attention import grouped
+from sie_bundle.cpu_attention import tiled
 from sie_bundle.linear import Linear, linear
 from sie_bundle.packing import Packed, pack
 from sie_bundle.parameters import Parameters
@@ -190,9 +190,9 @@ class TransformersEncoder:
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
         states = self._states(packed, self._attend)
-        if self._attend is grouped and not bool(torch.isfinite(states.sum(dtype=torch.float32))):
+        if self._attend is tiled and not bool(torch.isfinite(states.sum(dtype=torch.float32))):
             log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
-            self._attend = partial(grouped, by_maximum=True)
+            self._attend = partial(tiled, by_maximum=True)
             states = self._states(packed, self._attend)
         return states
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.attention import LOG2_E
-from sie_bundle.cpu_attention import grouped
+from sie_bundle.cpu_attention import tiled
 from sie_bundle.linear import Activation, plain, prepacked
 from sie_bundle.model import EncoderModel
 from sie_bundle.packing import pack
@@ -67,7 +67,7 @@ def test_packing_keeps_texts_of_equal_length_side_by_side_and_knows_their_places
     assert packed.positions.tolist() == [0, 0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
 
 
-def test_grouped_attention_equals_one_call_per_text() -> None:
+def test_tiled_attention_equals_one_call_per_text() -> None:
     packed = pack(rows_of([5, 3, 5, 1, 3]), CPU)
     q, k, v = torch.randn(3, len(packed.ids), 4, 8, generator=torch.Generator().manual_seed(0))
     expected, start = [], 0
@@ -76,7 +76,7 @@ def test_grouped_attention_equals_one_call_per_text() -> None:
             text = slice(start, start := start + group.length)
             one = scaled_dot_product_attention(*(each[text].transpose(0, 1)[None] for each in (q, k, v)))
             expected.append(one[0].transpose(0, 1))
-    assert torch.allclose(grouped(q * LOG2_E / math.sqrt(8), k, v, packed, Sight()), torch.cat(expected), atol=1e-6)
+    assert torch.allclose(tiled(q * LOG2_E / math.sqrt(8), k, v, packed, Sight()), torch.cat(expected), atol=1e-6)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")  # type: ignore[no-untyped-call]
