@@ -99,9 +99,9 @@ def test_scores_in_the_hundreds_keep_their_weights() -> None:
 
 
 def test_where_the_token_itself_is_far_below_another_the_result_says_so() -> None:
-    packed = packed_of([2])
-    q, k, v = (torch.ones(2, 1, 8) for _ in range(3))
-    q[0], k[0], k[1] = 20.0, -1.0, 1.0
+    packed = packed_of([1, 2])
+    q, k, v = (torch.ones(3, 1, 8) for _ in range(3))
+    q[1], k[1], k[2] = 20.0, -1.0, 1.0
     assert not torch.isfinite(tiled(q, k, v, packed, Sight())).all()
     assert torch.isfinite(tiled(q, k, v, packed, Sight(), by_maximum=True)).all()
 
