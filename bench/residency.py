@@ -16,6 +16,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,8 +76,9 @@ async def swaps(spec: ModelSpec) -> None:
         for kept in (1 << 33, 0):
             one, other, third = (msgspec.structs.replace(spec, id=f"bench/{name}") for name in ("a", "b", "c"))
             size = (await residency(1 << 33).model(one)).bytes
-            models = residency(size * (2 if serving else 1), host_bytes=kept, pinned=[third.id] if serving else [])
-            executor = Executor()
+            executor = Executor(max_batch_s=0.2)
+            limit, pinned = size * (2 if serving else 1), [third.id] if serving else []
+            models = residency(limit, executor, kept, pinned)
             busy = asyncio.create_task(_for_ever(executor, await models.model(third)) if serving else asyncio.sleep(0))
             taken = []
             for number in range((SWAPS if kept else SWAPS // 4) + 4):
@@ -100,8 +102,9 @@ async def loads(small: ModelSpec, large: ModelSpec, rounds: int) -> None:
     """What a resident model serves while others load, one after the other and each from disk."""
     one, other = (msgspec.structs.replace(large, id=f"bench/{name}") for name in ("base-a", "base-b"))
     alone_bytes = [(await residency(1 << 33).model(spec)).bytes for spec in (small, large)]
-    models = residency(sum(alone_bytes), host_bytes=0, pinned=[small.id])
-    model, executor = await models.model(small), Executor()
+    executor = Executor(max_batch_s=0.2)
+    models = residency(sum(alone_bytes), executor, host_bytes=0, pinned=[small.id])
+    model = await models.model(small)
     await serve(executor, model, 1.0)
     alone: list[float] = []
     beside: list[float] = []
@@ -157,9 +160,19 @@ async def _load_in_turn(models: Residency, specs: tuple[ModelSpec, ModelSpec], t
         number += 1
 
 
-def residency(max_bytes: int, host_bytes: int = 1 << 33, pinned: list[str] | None = None) -> Residency:
+def residency(
+    max_bytes: int, executor: Executor | None = None, host_bytes: int = 1 << 33, pinned: Sequence[str] = ()
+) -> Residency:
     """As a bundle has it."""
-    return Residency(None, Path("absent"), max_bytes, host_bytes=host_bytes, pinned=pinned or [], pressure_percent=100)
+    return Residency(
+        None,
+        Path("absent"),
+        max_bytes,
+        host_bytes=host_bytes,
+        pressure_percent=100,
+        pinned=pinned,
+        progress=lambda: executor.batches if executor else 0,
+    )
 
 
 def documents(seed: int) -> list[Row]:

@@ -78,6 +78,7 @@ class Bundle:
             pinned=[spec.id for spec in self._pinned],
             device=settings.device,
             precision=settings.precision,
+            progress=lambda: self.executor.batches,
         )
         self.executor = Executor(
             max_batch_tokens=settings.batch_tokens or BATCH_TOKENS.get(settings.device, 16_384),

@@ -1,12 +1,13 @@
 """Loading: from a spec to an open checkpoint, and from a checkpoint to a model, in threads beside the serving.
 
 Owns the threads and what they may take. While another model serves, a model is made on threads that step back behind
-the serving ones: a lower priority, and one core each. What is loaded when is ``residency``.
+the serving ones: a lower priority, one core each, and rests (``pacing``). What is loaded when is ``residency``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import os
 import sys
@@ -37,8 +38,8 @@ THREADS = 4
 FETCHES = 8
 """Folders found, fetched and opened at a time."""
 
-NICENESS = 12
-"""How far the threads of a load step back: under full load they get a fifteenth of a core."""
+NICENESS = 10
+"""How far the threads of a load step back: under full load they get a tenth of a core."""
 
 
 class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -52,13 +53,29 @@ class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class Loader:
-    """Loads for one device. ``weights_dir``, ``cache_dir``: see `weights.resolve`; the others: see `model.load`."""
+    """Loads for one device.
 
-    def __init__(self, weights_dir: Path | None, cache_dir: Path, device: str, precision: str) -> None:
+    Args:
+        weights_dir: see `weights.resolve`.
+        cache_dir: see `weights.resolve`.
+        device: see `model.load`.
+        precision: see `model.load`.
+        progress: how many forward passes the device has finished; while it grows, models are made at a slow pace.
+    """
+
+    def __init__(
+        self,
+        weights_dir: Path | None,
+        cache_dir: Path,
+        device: str,
+        precision: str,
+        progress: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._weights_dir = weights_dir
         self._cache_dir = cache_dir
         self._device = device
         self._precision = precision
+        self._progress = progress
         self.pins = device.split(":")[0] == "cuda"
         """Whether checkpoints are copied to the host's memory; else they are mapped, in pages the system keeps."""
         # Threads of their own, so that a fetch that takes minutes is in no model's way. They do not step back: reading
@@ -116,7 +133,7 @@ class Loader:
         # Not the thread's result: one that stepped back may not come to let go of it while others are busy, and until
         # then the model would count as in use.
         made: list[Model] = []
-        await asyncio.get_running_loop().run_in_executor(threads, lambda: made.append(self._made(opened)))
+        await asyncio.get_running_loop().run_in_executor(threads, lambda: made.append(self._made(opened, behind)))
         return made.pop()
 
     async def keep(self, opened: Opened, model: Model) -> Opened:
@@ -133,15 +150,18 @@ class Loader:
         self._fetches.shutdown(wait=False, cancel_futures=True)
         self._at_once.shutdown(wait=False, cancel_futures=True)
 
-    def _made(self, opened: Opened) -> Model:
+    def _made(self, opened: Opened, behind: bool) -> Model:
         from sie_bundle.model import EncoderModel, load
+        from sie_bundle.pacing import Pace, Paced
 
+        checkpoint = copy.copy(opened.checkpoint)
+        if behind:
+            checkpoint.tensors = Paced(checkpoint.tensors, Pace(self._progress))
         with _own_stream(self._device):
             if opened.fit is None:
-                return load(opened.checkpoint, self._device, self._precision)
-            wanted = opened.checkpoint.spec.precision
-            precision = self._precision if wanted == "auto" else wanted
-            model = EncoderModel(opened.checkpoint, self._device, precision)
+                return load(checkpoint, self._device, self._precision)
+            wanted = checkpoint.spec.precision
+            model = EncoderModel(checkpoint, self._device, self._precision if wanted == "auto" else wanted)
             model.fit = opened.fit
             return model
 

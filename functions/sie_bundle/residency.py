@@ -51,6 +51,7 @@ class Residency:
         pinned: ids of models that are never let go.
         device: where models run, as torch names it.
         precision: the numbers they compute with, see `precision.precision`.
+        progress: how many forward passes the device has finished, see `loading.Loader`.
         clock: seconds, for last uses and pauses.
         chance: random numbers in [0, 1), for the pauses' jitter.
         reading: the memory of the device.
@@ -69,6 +70,7 @@ class Residency:
         pinned: Collection[str] = (),
         device: str = "cpu",
         precision: str = "auto",
+        progress: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         reading: Callable[[], Memory] | None = None,
@@ -79,7 +81,7 @@ class Residency:
         self._device = device
         self._reading = reading or memory.of(device)
         self._host_reading = host_reading
-        self._loader = Loader(weights_dir, cache_dir, device, precision)
+        self._loader = Loader(weights_dir, cache_dir, device, precision, progress)
         self._models: Tier[Model] = Tier(max_bytes, pinned, clock)
         self._checkpoints: Tier[Opened] = Tier(host_bytes, pinned, clock)
         self._sizes: dict[ModelSpec, int] = {}
