@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,9 @@ class Warming(threading.Thread):
             importlib.import_module(ENGINE)
             # numpy's own threads would compete with the forward passes for the cores; its products here are small.
             importlib.import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
+            # A forward pass lets go of Python's lock at every step and must get it back for the next; 5 ms, Python's
+            # own choice, is how long the event loop may keep it waiting each time.
+            sys.setswitchinterval(0.0002)
         except Exception as error:
             self.failure = error
 

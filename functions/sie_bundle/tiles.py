@@ -1,8 +1,8 @@
 """Tiles: a packed batch cut for a CPU's attention into few sizes of matrix products. Made once, used by every layer.
 
-Short texts share blocks of 32 or 64 tokens, in which each sees only its own; a longer text has a tile to itself. Sizes are
-rounded up, because oneDNN compiles its bfloat16 products anew for each size: half a millisecond and as many megabytes.
-What a tile is rounded up with, no token sees, and nothing but scores is ever computed for it.
+Short texts share blocks of 32 or 64 tokens, in which each sees only its own; a longer text has a tile to itself. Sizes
+are rounded up, because oneDNN compiles its bfloat16 products anew for each size: half a millisecond and as many
+megabytes. What a tile is rounded up with, no token sees, and nothing but scores is ever computed for it.
 """
 
 from __future__ import annotations
