@@ -82,7 +82,7 @@ def peers(workloads: Sequence[Workload]) -> list[Peer]:
         Peer(OURS_UP, "sie up: NATS, ingress and one bundle, msgpack", _nothing, _sie_up, part="sie_bundle"),
         Peer(
             REFERENCE,
-            "sentence-transformers 6.2.0 in process, batches of 32 by length, no server",
+            "sentence-transformers 6.2.0 in process, no server",
             partial(installs.environment, "sentence-transformers", installs.OWN_PYTHON, SENTENCE_TRANSFORMERS),
             partial(_reference, calls=_calls_file(workloads)),
         ),
