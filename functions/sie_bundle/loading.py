@@ -50,6 +50,8 @@ class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Of its tensors as they are stored: what it takes in host memory, and about what on a device."""
     fit: Fit | None = None
     """Of an encoder of this package, which need not be tried out again."""
+    kept: bool = False
+    """Whether it was found in host memory."""
 
 
 class Loader:
@@ -128,8 +130,11 @@ class Loader:
         Raises:
             ModelLoadFailedError: see `model.load`.
         """
-        stepped_back = _stepped_back()  # before there is any model whose forward passes it could reach
-        threads = stepped_back if behind else self._at_once
+        # Made before there is any model whose forward passes their settings could reach.
+        beside, stepped_back = _one_core(0), _one_core(NICENESS)
+        # On all cores only the first one: several threads that wait for each other are many times slower where others
+        # take one of their cores.
+        threads = stepped_back if behind else beside if opened.kept else self._at_once
         # Not the thread's result: one that stepped back may not come to let go of it while others are busy, and until
         # then the model would count as in use.
         made: list[Model] = []
@@ -142,8 +147,9 @@ class Loader:
         from sie_bundle.pinned import pin
 
         if self.pins:
-            await asyncio.get_running_loop().run_in_executor(_stepped_back(), pin, opened.checkpoint)
-        return Opened(opened.checkpoint, opened.bytes, model.fit if type(model) is EncoderModel else None)
+            await asyncio.get_running_loop().run_in_executor(_one_core(NICENESS), pin, opened.checkpoint)
+        fit = model.fit if type(model) is EncoderModel else None
+        return Opened(opened.checkpoint, opened.bytes, fit, kept=True)
 
     def close(self) -> None:
         """Start no further load."""
@@ -167,8 +173,8 @@ class Loader:
 
 
 @cache
-def _stepped_back() -> ThreadPoolExecutor:
-    """The threads of loads beside serving models; the same for the whole process, as torch's settings are.
+def _one_core(niceness: int) -> ThreadPoolExecutor:
+    """Threads that compute on one core each; the same for the whole process, as torch's settings are.
 
     torch notes the number set last for threads that have not asked yet. So all of these threads start at once, before
     there is a model to serve, and a fresh thread then sets the number back for those to come.
@@ -183,12 +189,12 @@ def _stepped_back() -> ThreadPoolExecutor:
 
     def step_back() -> None:
         began.wait()
-        if sys.platform == "linux":  # elsewhere the priority is the whole process's
+        if niceness and sys.platform == "linux":  # elsewhere the priority is the whole process's
             own = os.getpriority(os.PRIO_PROCESS, 0)
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + NICENESS)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + niceness)
 
     usual = _in_fresh_thread(torch.get_num_threads)
-    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-behind", initializer=take_one_core)
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-one-core", initializer=take_one_core)
     for _ in range(THREADS):
         threads.submit(step_back)
     began.wait()

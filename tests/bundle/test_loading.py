@@ -55,6 +55,25 @@ async def test_a_load_steps_back_behind_those_that_serve_and_only_then(
     loader.close()
 
 
+async def test_a_model_comes_back_from_host_memory_on_one_core_without_stepping_back(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = Loader(None, tmp_path, "cpu", "float32")
+    opened = await loader.open(tiny_model.spec(tiny_folder))
+    kept = await loader.keep(opened, await loader.make(opened, behind=False))
+    seen: list[tuple[int, int]] = []
+    init = EncoderModel.__init__
+
+    def looked(*args: object) -> None:
+        seen.append((os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), torch.get_num_threads()))
+        init(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(EncoderModel, "__init__", looked)
+    await loader.make(kept, behind=False)
+    assert seen == [(os.getpriority(os.PRIO_PROCESS, 0), 1)]
+    loader.close()
+
+
 async def test_what_the_loads_may_take_does_not_limit_the_device(
     tiny: EncoderModel, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
