@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Coroutine
@@ -34,6 +35,9 @@ log = logging.getLogger("sie.bundle")
 ENGINE = "sie_bundle.model"
 """The module whose import brings torch in; a second of every cold start."""
 
+
+STREAMS = 4
+"""The most forward passes at a time on a CPU; with more cores, each takes several."""
 
 BATCH_TOKENS = {"cpu": 512}
 """The most tokens of a batch by device, if not a GPU's."""
@@ -84,11 +88,15 @@ class Bundle:
             precision=settings.precision,
             progress=lambda: self.executor.batches,
         )
+        # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the
+        # second thread of a short batch.
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        streams = settings.streams or (min(cores, STREAMS) if settings.device == "cpu" else 1)
         self.executor = Executor(
             max_batch_tokens=settings.batch_tokens or BATCH_TOKENS.get(settings.device, 16_384),
             max_batch_s=settings.batch_s,
-            streams=settings.streams,
-            threads=settings.threads or None,
+            streams=streams,
+            threads=settings.threads or max(1, cores // streams),
             relieve=self.residency.relieve,
         )
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)

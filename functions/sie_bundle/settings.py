@@ -46,10 +46,10 @@ class Settings(msgspec.Struct, frozen=True):
     """With more of the device's memory in use than this, models go although ``model_bytes`` allows them."""
     pinned_models: str = ""
     """Ids of models, separated by commas, that are loaded at the start and never go."""
-    streams: int = 1
-    """Forward passes at a time."""
+    streams: int = 0
+    """Forward passes at a time; 0: on a CPU one per core, at most four, and one on a GPU."""
     threads: int = 0
-    """Threads of one forward pass; 0: one per core."""
+    """Threads of one forward pass; 0: the cores divided by the streams."""
     drain_s: float = 20.0
     """How long work in hand may take after SIGTERM before it is given back."""
     spawned_at: float = 0.0
