@@ -6,9 +6,7 @@ steps. Attention, linear layers and heads have modules of their own. Imports tor
 
 from __future__ import annotations
 
-import logging
 import math
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,16 +14,14 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from sie_bundle.attention import LOG2_E, Attend, kernel
-from sie_bundle.cpu_attention import tiled
 from sie_bundle.family import Architecture
+from sie_bundle.finite import Finite
 from sie_bundle.linear import Activation, Linear, activation
 from sie_bundle.packing import Packed
 from sie_bundle.parameters import Norm, Parameters
 from sie_bundle.positions import RelativeBias, Rotation, Turn
 from sie_bundle.sight import Sight
 from sie_bundle.tiles import rounded
-
-log = logging.getLogger("sie.bundle.packed_encoder")
 
 
 class Batch(NamedTuple):
@@ -112,25 +108,20 @@ class PackedEncoder:
         self._thetas = {layer.attention.theta for layer in self._layers if layer.attention.theta is not None}
         bias = f"{prefix}{family.relative_bias}.weight"
         self._bias = RelativeBias(parameters.take(bias, parameters.dtype)) if family.relative_bias else None
-        self._attend = kernel(parameters.device)
+        self._finite = Finite(self._states, kernel(parameters.device))
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
+        return self._finite(packed)
+
+    def _states(self, packed: Packed, attend: Attend) -> Tensor:
         tokens = len(packed.ids)
         if self.device.type == "cpu":
             packed = _rounded(packed)
-        x = self._states(packed)
-        if self._attend is tiled and not math.isfinite(float(x.sum(dtype=torch.float32))):
-            log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
-            self._attend = partial(tiled, by_maximum=True)
-            x = self._states(packed)
-        return x[:tokens]
-
-    def _states(self, packed: Packed) -> Tensor:
         x = self._embed(packed)
         batch = Batch(
             packed=packed,
-            attend=self._attend,
+            attend=attend,
             turns={theta: self._rotation(packed, theta) for theta in self._thetas},
             bias=self._bias(rounded(packed.longest, 64)) if self._bias else None,
         )
@@ -142,6 +133,7 @@ class PackedEncoder:
                 assert attention_norm is not None
                 x = attention_norm(x + attention(x, batch))
                 x = output_norm(x + feed_forward(x))
+        x = x[:tokens]
         return self._final_norm(x) if self._final_norm else x
 
     def _embed(self, packed: Packed) -> Tensor:

@@ -6,7 +6,7 @@ is a slice, seen as [texts, length, ...] without copying a number. Made once per
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -111,6 +111,29 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
         places=places,
         made={},
     )
+
+
+def apart(packed: Packed) -> Iterator[Packed]:
+    """Each text of a batch as a batch of its own, in the packed order."""
+    for group in packed.groups:
+        for text in range(group.texts):
+            own = slice(group.start + text * group.length, group.start + (text + 1) * group.length)
+            device = packed.ids.device
+            seen = torch.arange(group.seen, device=device)
+            yield Packed(
+                ids=packed.ids[own],
+                positions=packed.positions[own],
+                types=None if packed.types is None else packed.types[own],
+                bounds=torch.tensor([0, group.length], dtype=torch.int32, device=device),
+                keys=None
+                if group.seen == group.length
+                else Keys(seen, torch.tensor([0, group.seen], dtype=torch.int32, device=device)),
+                groups=[Group(0, 1, group.length, group.seen)],
+                starts=np.zeros(1, dtype=np.int64),
+                lengths=np.array([group.length]),
+                places=np.zeros(1, dtype=np.int64),
+                made={},
+            )
 
 
 def _bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

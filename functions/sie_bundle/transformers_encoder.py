@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from sie_bundle.attention import LOG2_E, Attend, kernel
 from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.cpu_attention import tiled
+from sie_bundle.finite import Finite
 from sie_bundle.linear import Linear, linear
 from sie_bundle.packing import Packed, pack
 from sie_bundle.parameters import Parameters
@@ -175,7 +174,7 @@ class TransformersEncoder:
         """
         self.device = body.device
         self._body = body
-        self._attend = kernel(body.device)
+        self._finite = Finite(self._states, kernel(body.device))
         self._first_position = 0
         self._positions = _positions(body.config)
         _register()
@@ -189,12 +188,7 @@ class TransformersEncoder:
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
-        states = self._states(packed, self._attend)
-        if self._attend is tiled and not bool(torch.isfinite(states.sum(dtype=torch.float32))):
-            log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
-            self._attend = partial(tiled, by_maximum=True)
-            states = self._states(packed, self._attend)
-        return states
+        return self._finite(packed)
 
     def _states(self, packed: Packed, attend: Attend) -> Tensor:
         token = _BATCH.set((packed, attend))
