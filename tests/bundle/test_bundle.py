@@ -1,0 +1,59 @@
+"""A bundle put together: pinned models are there unasked, and a device out of memory finds idle ones to let go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sie_broker.memory import MemoryBroker
+from sie_bundle.bundle import Bundle, Warming
+from sie_bundle.settings import Settings
+from sie_config.registry import Registry
+from tests import tiny_model
+from tests.conftest import eventually
+
+PINNED, PLAIN, ELSEWHERE = "test/pinned", "test/plain", "test/elsewhere"
+
+
+@pytest.fixture
+async def bundle(tiny_folder: Path, tmp_path: Path) -> AsyncIterator[Bundle]:
+    specs = [tiny_model.spec(tiny_folder, name) for name in (PINNED, PLAIN, ELSEWHERE)]
+    registry = Registry([*specs[:2], msgspec.structs.replace(specs[2], profile="other")])
+    broker = MemoryBroker()
+    await broker.connect()
+    names = f" {PINNED.upper()}, absent/model,{ELSEWHERE} ,"
+    made = Bundle(broker, registry, Settings(pinned_models=names, cache_dir=str(tmp_path), precision="float32"))
+    await made.start(Warming())
+    yield made
+    await made.drain()
+    await broker.close()
+
+
+async def test_pinned_models_of_its_lane_are_loaded_at_the_start_and_announced(bundle: Bundle) -> None:
+    await eventually(lambda: bundle.presence.now().models == (PINNED,))
+
+
+async def test_a_device_out_of_memory_is_relieved_by_the_residency(bundle: Bundle, tiny_folder: Path) -> None:
+    plain = tiny_model.spec(tiny_folder, PLAIN)
+    await bundle.residency.model(plain)
+    await eventually(lambda: len(bundle.residency.resident()) == 2)
+    model = await bundle.residency.model(tiny_model.spec(tiny_folder, PINNED))
+    forward, tries = model.forward, 0
+
+    def short(*args: object) -> object:
+        nonlocal tries
+        tries += 1
+        if PLAIN in bundle.residency.resident():
+            raise MemoryError
+        return forward(*args)  # type: ignore[arg-type]
+
+    model.forward = short  # type: ignore[method-assign, assignment]
+    rows = model.tokenizer.rows(["hello"], 32)
+    async with asyncio.timeout(10):
+        done = await bundle.executor.forward(model, rows, ["dense"])
+    assert tries == 2 and len(done.outputs["dense"]) == 1
+    assert bundle.residency.resident() == (PINNED,)
