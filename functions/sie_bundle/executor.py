@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -163,6 +164,7 @@ class Executor:
                     self._limit_threads()
                     limited = True
                 self._compute(batch)
+            del batch  # an idle stream keeps no request, and so no model that was let go, alive
 
     def _next(self) -> list[Slice] | None:
         """Wait for work and form a batch; None when closing and nothing is left."""
@@ -215,8 +217,10 @@ class Executor:
 
     def _recover(self, batch: list[Slice], error: Exception) -> None:
         """Out of memory: free some, then halve the batch. Any other failure: each request alone."""
-        if (exhausted := is_out_of_memory(error)) and self._relieve():
-            return self._compute(batch)
+        if exhausted := is_out_of_memory(error):
+            traceback.clear_frames(error.__traceback__)  # they hold what the failed pass had computed
+            if self._relieve():
+                return self._compute(batch)
         if len(batch) == 1 and exhausted and batch[0].stop - batch[0].start > 1:
             part = batch[0]
             middle = (part.start + part.stop) // 2
@@ -224,7 +228,11 @@ class Executor:
             self._compute([part._replace(stop=middle)])
             return self._compute([part._replace(start=middle)])
         if len(batch) == 1:
-            failure = error if not exhausted else OutOfMemoryError("The device has not the memory for this item now.")
+            failure = (
+                error
+                if not exhausted
+                else OutOfMemoryError("The device has not the memory for this item now.", retry_after=5.0)
+            )
             return _request(batch[0]).fail(failure)
         log.warning(
             "a batch of %d requests failed (%s); %s", len(batch), error, "halved" if exhausted else "each alone"

@@ -37,7 +37,8 @@ def test_zero_one_zero_and_one_again_with_each_text_computed_once(platform: Plat
 
         again = client.encode(MODEL, "a cat")
         assert again.dense is not None and first[0].dense is not None
-        assert abs(again.dense - first[0].dense).max() < 1e-5
+        # Alone and among others: bfloat16, where the machine takes it, rounds the two differently.
+        assert float(again.dense @ first[0].dense) > 0.9999
 
 
 def test_a_job_is_told_at_once_and_its_repeats_are_the_same_job(platform: Platform) -> None:
