@@ -67,7 +67,7 @@ def test_queries_get_the_model_s_query_prompt(tiny: str) -> None:
         query = client.encode(MODEL, "world", is_query=True)
         document = client.encode(MODEL, "hello world")
         assert query.dense is not None and document.dense is not None
-        assert np.allclose(query.dense, document.dense, atol=1e-6)
+        assert float(query.dense @ document.dense) > 0.9999
 
 
 def test_more_texts_than_fit_one_part_come_back_in_order(tiny: str) -> None:
@@ -75,7 +75,9 @@ def test_more_texts_than_fit_one_part_come_back_in_order(tiny: str) -> None:
     with SIEClient(tiny) as client:
         results = client.encode(MODEL, texts)
         firsts = [results[i].dense for i in range(4)]
-    assert all(np.allclose(result.dense, firsts[i % 4], atol=1e-6) for i, result in enumerate(results))  # type: ignore[arg-type]
+    assert all(
+        result.dense is not None and float(result.dense @ firsts[i % 4]) > 0.9999 for i, result in enumerate(results)
+    )
 
 
 def test_float16_is_computed_on_request(tiny: str) -> None:

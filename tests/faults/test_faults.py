@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 
 from sie_sdk import EncodeResult, SIEClient
@@ -60,7 +59,7 @@ def assert_right(load: Load) -> None:
     again = load.client.encode(MODEL, TEXTS)
     for got, expected in zip(results, again, strict=True):
         assert got.dense is not None and expected.dense is not None
-        assert np.allclose(got.dense, expected.dense, atol=1e-5)
+        assert float(got.dense @ expected.dense) > 0.9999
 
 
 def test_a_killed_bundle_loses_no_request(platform: Platform, load: Load) -> None:
