@@ -7,11 +7,10 @@ Owns what requests may ask for and the limits. The way around it is ``operation`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from sie_bundle import classification, entailment
 from sie_bundle.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
-from sie_bundle.model import Model
 from sie_bundle.operation import Plan
 from sie_bundle.options import Options
 from sie_bundle.outputs import Floats, Outputs
@@ -20,6 +19,9 @@ from sie_sdk import replies, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from sie_sdk.replies import Extracted
 from sie_sdk.types import ExtractRequest, Timing, Usage
+
+if TYPE_CHECKING:
+    from sie_bundle.model import Model  # brings torch
 
 OPTIONS = {
     "entities": ("threshold", "aggregation_strategy", "flat_ner", "max_seq_length"),
