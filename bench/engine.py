@@ -144,7 +144,8 @@ def torch_attention_model(folder: Path) -> EncoderModel:
             queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
             out = scaled_dot_product_attention(queries, keys, values, scale=math.log(2))
             parts.append(out.transpose(1, 2).flatten(0, 1))
-        return torch.cat(parts)
+        # The batch is rounded up: rows behind the last text.
+        return torch.nn.functional.pad(whole := torch.cat(parts), (0, 0, 0, 0, 0, len(q) - len(whole)))
 
     with patch.object(packed_encoder, "kernel", lambda device: attend):
         return model(folder)
