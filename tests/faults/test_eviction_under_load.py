@@ -46,7 +46,7 @@ async def encode(residency: Residency, executor: Executor, spec: ModelSpec, some
 
 @pytest.mark.parametrize("streams", [1, 2])
 async def test_models_that_push_each_other_out_answer_every_request_right(
-    specs: list[ModelSpec], tmp_path: Path, streams: int, caplog: pytest.LogCaptureFixture
+    specs: list[ModelSpec], tmp_path: Path, streams: int
 ) -> None:
     chance = random.Random(7)
     alone = [tiny_model.load(spec, Path(spec.sources[0].path)) for spec in specs]  # type: ignore[union-attr]
@@ -77,7 +77,7 @@ async def test_models_that_push_each_other_out_answer_every_request_right(
         residency.close()
     assert len(loads) > MODELS, "models came back after they were pushed out"
     assert len(residency.resident()) <= 2
-    assert over <= 2 * size or "over the limit" in caplog.text, "a device that is slow to let go is said to be"
+    assert over <= 2 * size, "the device never holds more than its limit"
 
 
 async def test_a_spec_that_changes_under_load_never_answers_with_the_other_models_vectors(
