@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -28,6 +28,19 @@ class Lane(msgspec.Struct, frozen=True, order=True):
         return f"{self.pool}/{self.bundle}/{self.profile}"
 
 
+Priority = Literal["interactive", "bulk"]
+"""Somebody waits for the answer, or nobody does: each class has queues of its own, and interactive work goes first."""
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
+
+
+class Queue(NamedTuple):
+    """Where one kind of work waits, in order: a model of a lane, in one priority class."""
+
+    lane: Lane
+    model: str
+    priority: Priority = "interactive"
+
+
 class Work(msgspec.Struct, frozen=True):
     """One unit of work: a CloudEvent ``dev.sie.<op>.v1`` whose data is the request body (msgpack)."""
 
@@ -43,6 +56,16 @@ class Work(msgspec.Struct, frozen=True):
     deadline: float | None = None
     """Seconds since the epoch after which nobody wants the answer."""
     traceparent: str | None = None
+    priority: Priority = "interactive"
+    tenant: str = ""
+    """On whose behalf, for limits; empty when nobody said."""
+    cause: str | None = None
+    """The id of the CloudEvent that asked for it, when one did; the result event names it."""
+
+    @property
+    def queue(self) -> Queue:
+        """Where it waits."""
+        return Queue(self.lane, self.model, self.priority)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -52,6 +75,8 @@ class Reply(msgspec.Struct, frozen=True):
     data: bytes
     status: int = 200
     worker: str = ""
+    cause: str | None = None
+    """The ``cause`` of its work."""
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -143,7 +168,7 @@ class Broker(Protocol):
     async def close(self) -> None: ...
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
-        """Create or update the queues of these (lane, model) pairs; the config service's job alone."""
+        """Create or update the queues of these (lane, model) pairs, one a priority; the config service's job alone."""
         ...
 
     async def submit(self, work: Work) -> Submission:
@@ -158,10 +183,10 @@ class Broker(Protocol):
         """Whether the work with this receipt still waits or is being computed."""
         ...
 
-    def pull(self, lane: Lane, model: str, room: Room, priority: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
-        """Deliver work for ``model`` until closed, at most ``room.free`` at once.
+    def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
+        """Deliver what waits in ``queue`` until closed, at most ``room.free`` at once.
 
-        ``priority`` 0 to 9: a worker that holds the model pulls with 0 and is served before one that does not.
+        ``rank`` 0 to 9: a worker that holds the model pulls with 0 and is served before one that does not.
         """
         ...
 

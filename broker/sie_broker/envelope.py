@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from sie_broker.contract import Lane, Reply, Work
+from sie_broker.contract import PRIORITIES, Lane, Priority, Reply, Work
 
 MSGPACK = "application/msgpack"
 RESULT_TYPE = "dev.sie.result.v1"
@@ -37,7 +37,12 @@ def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
         "ce-bundle": escape(work.lane.bundle),
         "ce-profile": escape(work.lane.profile),
         "ce-model": escape(work.model),
+        "ce-priority": work.priority,
     }
+    if work.tenant:
+        headers["ce-tenant"] = escape(work.tenant)
+    if work.cause is not None:
+        headers["ce-causationid"] = escape(work.cause)
     if work.reply_to is not None:
         headers["ce-replyto"] = escape(work.reply_to)
     if work.deadline is not None:
@@ -69,6 +74,9 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
             reply_to=_optional(headers, "ce-replyto"),
             deadline=_epoch(headers["ce-deadline"]) if "ce-deadline" in headers else None,
             traceparent=_optional(headers, "ce-traceparent"),
+            priority=_priority(headers.get("ce-priority", "interactive")),
+            tenant=unquote(headers.get("ce-tenant", "")),
+            cause=_optional(headers, "ce-causationid"),
         )
     except KeyError as missing:
         raise ValueError(f"work event without {missing}") from None
@@ -76,14 +84,17 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
 
 def from_reply(reply: Reply) -> tuple[dict[str, str], bytes]:
     """The message that carries ``reply``; `to_reply` is its inverse."""
-    return {
+    headers = {
         "ce-specversion": "1.0",
         "ce-id": escape(reply.id),
         "ce-source": f"/bundle/{escape(reply.worker)}",
         "ce-type": RESULT_TYPE,
         "ce-datacontenttype": MSGPACK,
         "ce-status": str(reply.status),
-    }, reply.data
+    }
+    if reply.cause is not None:
+        headers["ce-causationid"] = escape(reply.cause)
+    return headers, reply.data
 
 
 def to_reply(headers: Mapping[str, str], body: bytes) -> Reply:
@@ -98,6 +109,7 @@ def to_reply(headers: Mapping[str, str], body: bytes) -> Reply:
             data=body,
             status=int(headers["ce-status"]),
             worker=unquote(headers["ce-source"]).removeprefix("/bundle/"),
+            cause=_optional(headers, "ce-causationid"),
         )
     except KeyError as missing:
         raise ValueError(f"result event without {missing}") from None
@@ -106,6 +118,13 @@ def to_reply(headers: Mapping[str, str], body: bytes) -> Reply:
 def escape(value: str) -> str:
     """A header value as the binding wants it: space, ``"``, ``%`` and all but visible ASCII percent-encoded."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value)
+
+
+def _priority(name: str) -> Priority:
+    for priority in PRIORITIES:
+        if name == priority:
+            return priority
+    raise ValueError(f"work event with the priority {name!r}")
 
 
 def _optional(headers: Mapping[str, str], name: str) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import asynccontextmanager, contextmanager
 
 from sie_broker import jobs
-from sie_broker.contract import Delivery, Lane, Reply, Room, Submission, Work
+from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work
 from sie_sdk.errors import QueueFullError
 
 DUPLICATE_WINDOW_S = 120.0
@@ -62,8 +62,8 @@ class MemoryBucket:
                 changed(key, value)
 
 
-class _Queue:
-    """One (lane, model): what waits, and how often each was delivered."""
+class _Waiting:
+    """One queue: what waits, and how often each was delivered."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[int, Work, int]] = deque()
@@ -77,7 +77,7 @@ class _Queue:
 class MemoryDelivery:
     """A `Delivery` of the in-memory broker."""
 
-    def __init__(self, broker: MemoryBroker, queue: _Queue, sequence: int, work: Work, attempt: int) -> None:
+    def __init__(self, broker: MemoryBroker, queue: _Waiting, sequence: int, work: Work, attempt: int) -> None:
         self._broker = broker
         self._queue = queue
         self._sequence = sequence
@@ -110,7 +110,7 @@ class MemoryBroker:
         self._sequences = itertools.count(1)
         self._open: dict[int, Work] = {}
         self._accepted: dict[str, tuple[int, float]] = {}
-        self._queues: defaultdict[tuple[Lane, str], _Queue] = defaultdict(_Queue)
+        self._queues: defaultdict[Queue, _Waiting] = defaultdict(_Waiting)
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
         self._wakers: list[Callable[[Lane], None]] = []
 
@@ -134,7 +134,7 @@ class MemoryBroker:
         sequence = next(self._sequences)
         self._accepted[work.id] = (sequence, now)
         self._open[sequence] = work
-        self._queues[work.lane, work.model].put(sequence, work, 1)
+        self._queues[work.queue].put(sequence, work, 1)
         return Submission(sequence=sequence)
 
     @contextmanager
@@ -163,18 +163,16 @@ class MemoryBroker:
     async def queued(self, lane: Lane, sequence: int) -> bool:
         return sequence in self._open
 
-    async def pull(
-        self, lane: Lane, model: str, room: Room, priority: Callable[[], int]
-    ) -> AsyncGenerator[Delivery, None]:
-        queue = self._queues[lane, model]
+    async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
+        line = self._queues[queue]
         while True:
             await room.wait()
-            if not queue.waiting:
-                queue.changed.clear()
-                await queue.changed.wait()
+            if not line.waiting:
+                line.changed.clear()
+                await line.changed.wait()
                 continue
-            sequence, work, attempt = queue.waiting.popleft()
-            yield MemoryDelivery(self, queue, sequence, work, attempt)
+            sequence, work, attempt = line.waiting.popleft()
+            yield MemoryDelivery(self, line, sequence, work, attempt)
 
     def wake(self, lane: Lane) -> None:
         for woken in self._wakers:

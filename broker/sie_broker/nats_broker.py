@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from sie_broker import connection, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import translated
-from sie_broker.contract import Delivery, Lane, Reply, Room, Submission, Work
+from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work
 from sie_broker.pull import Interrupt, pull
 from sie_sdk.errors import QueueUnavailableError
 
@@ -111,7 +111,7 @@ class NatsBroker:
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
         headers["Nats-Msg-Id"] = work.id
         with translated():
-            ack = await self._js.publish(subjects.work(work.lane, work.model), body, headers=headers)
+            ack = await self._js.publish(subjects.work(work.queue), body, headers=headers)
         return Submission(sequence=ack.seq, duplicate=bool(ack.duplicate))
 
     @contextmanager
@@ -164,11 +164,9 @@ class NatsBroker:
                 return False
         return True
 
-    async def pull(
-        self, lane: Lane, model: str, room: Room, priority: Callable[[], int]
-    ) -> AsyncGenerator[Delivery, None]:
-        stream, consumer = subjects.stream(lane.pool), subjects.consumer(lane, model)
-        async with aclosing(pull(self.nc, stream, consumer, room, priority, self._pulls)) as messages:
+    async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
+        stream, consumer = subjects.stream(queue.lane.pool), subjects.consumer(queue)
+        async with aclosing(pull(self.nc, stream, consumer, room, rank, self._pulls)) as messages:
             async for message in messages:
                 try:
                     work = envelope.to_work(message.headers or {}, message.data)

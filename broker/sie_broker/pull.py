@@ -34,7 +34,7 @@ Interrupt = Callable[[], None]
 
 
 async def pull(
-    nc: Client, stream: str, consumer: str, room: Room, priority: Callable[[], int], interrupts: set[Interrupt]
+    nc: Client, stream: str, consumer: str, room: Room, rank: Callable[[], int], interrupts: set[Interrupt]
 ) -> AsyncGenerator[Msg, None]:
     """Yield messages until closed; at most ``room.free`` are asked for at once.
 
@@ -55,7 +55,7 @@ async def pull(
             await room.wait()
             owed = min(room.free, 256)
             asked = time.monotonic()
-            if not await _ask(nc, subject, inbox, owed, priority()):
+            if not await _ask(nc, subject, inbox, owed, rank()):
                 continue
             while owed > 0:
                 message = await _next(arrived)
@@ -75,13 +75,13 @@ async def pull(
         await _give_back(nc, subscription.drain, arrived)
 
 
-async def _ask(nc: Client, subject: str, inbox: str, batch: int, priority: int) -> bool:
+async def _ask(nc: Client, subject: str, inbox: str, batch: int, rank: int) -> bool:
     request = {
         "batch": batch,
         "expires": int(EXPIRES_S * NANO),
         "idle_heartbeat": int(HEARTBEAT_S * NANO),
         "group": PULL_GROUP,
-        "priority": priority,
+        "priority": rank,
     }
     try:
         await nc.publish(subject, msgspec.json.encode(request), reply=inbox)

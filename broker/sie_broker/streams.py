@@ -16,7 +16,7 @@ from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageT
 
 from sie_broker import jobs, subjects
 from sie_broker.connection import translated
-from sie_broker.contract import Lane
+from sie_broker.contract import PRIORITIES, Lane, Queue
 from sie_sdk.errors import QueueUnavailableError
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -58,12 +58,12 @@ def work_stream(pool: str) -> StreamConfig:
     )
 
 
-def work_consumer(lane: Lane, model: str) -> dict[str, Any]:
-    """The durable pull consumer of one (lane, model), as the server's JSON: nats-py has no priority groups."""
+def work_consumer(queue: Queue) -> dict[str, Any]:
+    """The durable pull consumer of one queue, as the server's JSON: nats-py has no priority groups."""
     return {
-        "durable_name": subjects.consumer(lane, model),
-        "name": subjects.consumer(lane, model),
-        "filter_subject": subjects.work(lane, model),
+        "durable_name": subjects.consumer(queue),
+        "name": subjects.consumer(queue),
+        "filter_subject": subjects.work(queue),
         "ack_policy": "explicit",
         "deliver_policy": "all",
         "ack_wait": int(ACK_WAIT_S * NANO),
@@ -96,15 +96,16 @@ async def ensure(nc: Client, queues: Iterable[tuple[Lane, str]]) -> None:
             except nats.js.errors.NotFoundError:
                 await js.add_stream(config)
         for lane, model in wanted:
-            await _ensure_consumer(nc, lane, model)
+            for priority in PRIORITIES:
+                await _ensure_consumer(nc, Queue(lane, model, priority))
 
 
-async def _ensure_consumer(nc: Client, lane: Lane, model: str) -> None:
-    stream, config = subjects.stream(lane.pool), work_consumer(lane, model)
+async def _ensure_consumer(nc: Client, queue: Queue) -> None:
+    stream, config = subjects.stream(queue.lane.pool), work_consumer(queue)
     request = {"stream_name": stream, "config": config, "action": ""}
     subject = f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}.{config['filter_subject']}"
     answer = msgspec.json.decode((await nc.request(subject, msgspec.json.encode(request), timeout=5)).data)
     if error := answer.get("error"):
         raise QueueUnavailableError(
-            f"The broker refused the consumer of {model}: {error.get('description')}.", retry_after=5.0
+            f"The broker refused the consumer of {queue.model}: {error.get('description')}.", retry_after=5.0
         )

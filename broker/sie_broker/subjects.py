@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from sie_broker.contract import Lane
+from sie_broker.contract import Lane, Queue
 
 WORK = "sie.work"
 REPLY = "sie.reply"
@@ -33,9 +33,9 @@ def name_of(token: str) -> str:
     return re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), token.encode()).decode()
 
 
-def work(lane: Lane, model: str) -> str:
-    """Where work for a model waits: ``sie.work.<pool>.<bundle>.<profile>.<model>``."""
-    return f"{WORK}.{_lane(lane)}.{token(model)}"
+def work(queue: Queue) -> str:
+    """Where work of one queue waits: ``sie.work.<pool>.<bundle>.<profile>.<priority>.<model>``."""
+    return f"{WORK}.{_lane(queue.lane)}.{queue.priority}.{token(queue.model)}"
 
 
 def lane_of_work(subject: str) -> Lane:
@@ -53,9 +53,9 @@ def stream_subjects(pool: str) -> str:
     return f"{WORK}.{token(pool)}.>"
 
 
-def consumer(lane: Lane, model: str) -> str:
+def consumer(queue: Queue) -> str:
     """The durable consumer of one queue. No token holds a ``~``, so names cannot collide."""
-    return "~".join((token(lane.bundle), token(lane.profile), token(model)))
+    return "~".join((token(queue.lane.bundle), token(queue.lane.profile), queue.priority, token(queue.model)))
 
 
 def wake(lane: Lane) -> str:

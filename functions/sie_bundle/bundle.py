@@ -159,7 +159,7 @@ class Bundle:
 
     def _counts(self) -> tuple[tuple[str, ...], int, int, int]:
         worker = self.worker
-        return self.residency.resident(), worker.room.taken, worker.completed, self.executor.texts_computed
+        return self.residency.resident(), worker.in_hand, worker.completed, self.executor.texts_computed
 
 
 def _named(registry: Registry, names: str) -> list[ModelSpec]:

@@ -15,7 +15,7 @@ from functools import partial
 
 from sie_broker import jobs
 from sie_broker.connection import cancelled
-from sie_broker.contract import MAX_DATA_BYTES, Broker, Delivery, Lane, Reply, Work
+from sie_broker.contract import MAX_DATA_BYTES, PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
 from sie_bundle.room import Room
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
@@ -49,7 +49,8 @@ class Worker:
         holds: Callable[[str], bool],
         max_in_hand: int,
     ) -> None:
-        self.room = Room(max_in_hand)
+        # Room of its own for each class: bulk work in hand keeps no interactive work waiting.
+        self.rooms = {"interactive": Room(max_in_hand), "bulk": Room(max(1, max_in_hand // 2))}
         self.completed = 0
         self._broker = broker
         self._registry = registry
@@ -57,16 +58,26 @@ class Worker:
         self._name = name
         self._operations = operations
         self._holds = holds
-        self._pulls: dict[str, asyncio.Task[None]] = {}
+        self._pulls: dict[Queue, asyncio.Task[None]] = {}
         self._in_hand: set[asyncio.Task[None]] = set()
 
     def update_pulls(self) -> None:
         """Pull for exactly the models the registry gives this lane; call it after every change of the registry."""
-        wanted = {spec.id for spec in self._registry.specs() if lane_of(spec) == self._lane}
-        for model in wanted - self._pulls.keys():
-            self._pulls[model] = asyncio.create_task(self._pull(model))
-        for model in self._pulls.keys() - wanted:
-            self._pulls.pop(model).cancel()
+        wanted = {
+            Queue(self._lane, spec.id, priority)
+            for spec in self._registry.specs()
+            if lane_of(spec) == self._lane
+            for priority in PRIORITIES
+        }
+        for queue in wanted - self._pulls.keys():
+            self._pulls[queue] = asyncio.create_task(self._pull(queue))
+        for queue in self._pulls.keys() - wanted:
+            self._pulls.pop(queue).cancel()
+
+    @property
+    def in_hand(self) -> int:
+        """Requests taken from the queue and not answered yet."""
+        return sum(room.taken for room in self.rooms.values())
 
     async def drain(self, within_s: float) -> None:
         """Stop pulling, finish what is in hand; after ``within_s`` seconds the rest is left to be given back."""
@@ -80,18 +91,18 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def _pull(self, model: str) -> None:
-        def priority() -> int:
-            return 0 if self._holds(model) else 5
+    async def _pull(self, queue: Queue) -> None:
+        def rank() -> int:
+            return 0 if self._holds(queue.model) else 5
 
-        async with aclosing(self._broker.pull(self._lane, model, self.room, priority)) as deliveries:
+        async with aclosing(self._broker.pull(queue, self.rooms[queue.priority], rank)) as deliveries:
             async for delivery in deliveries:
                 task = asyncio.create_task(self._handle(delivery))
                 self._in_hand.add(task)
                 task.add_done_callback(self._in_hand.discard)
 
     async def _handle(self, delivery: Delivery) -> None:
-        with self.room:
+        with self.rooms[delivery.work.priority]:
             if delivery.attempt > 1 and await self._answered(delivery.work):
                 await delivery.ack()
                 return
@@ -115,7 +126,7 @@ class Worker:
                     limit=MAX_DATA_BYTES,
                     hint="Ask for fewer items at once.",
                 )
-            return Reply(id=work.id, data=data, worker=self._name), settle
+            return Reply(id=work.id, data=data, worker=self._name, cause=work.cause), settle
         except SIEError as error:
             if isinstance(error, InvalidInputError):
                 settle = partial(delivery.term, error.code)
@@ -126,7 +137,7 @@ class Worker:
                 "Something went wrong in the worker.", hint="Its log has the details under the job's id."
             )
         data = wire.error_body(failure)
-        return Reply(id=work.id, data=data, status=failure.status, worker=self._name), settle
+        return Reply(id=work.id, data=data, status=failure.status, worker=self._name, cause=work.cause), settle
 
     async def run(self, work: Work) -> bytes:
         """Compute one request, however it came: from the queue or by HTTP.

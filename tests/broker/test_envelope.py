@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker import envelope, subjects
-from sie_broker.contract import Lane, Reply, Work
+from sie_broker.contract import PRIORITIES, Lane, Queue, Reply, Work
 
 names = st.text(min_size=1, max_size=60)
 # The envelope carries microseconds; 1970 to 2100.
@@ -26,6 +26,18 @@ works = st.builds(
     reply_to=st.none() | names,
     deadline=st.none() | times,
     traceparent=st.none() | names,
+    priority=st.sampled_from(PRIORITIES),
+    tenant=st.just("") | names,
+    cause=st.none() | names,
+)
+queues = st.builds(Queue, lanes, names, st.sampled_from(PRIORITIES))
+replies = st.builds(
+    Reply,
+    id=names,
+    data=st.binary(max_size=100),
+    status=st.integers(100, 599),
+    worker=names,
+    cause=st.none() | names,
 )
 
 
@@ -36,18 +48,18 @@ def test_a_token_is_legal_in_subjects_keys_and_consumer_names_and_reversible(nam
     assert subjects.name_of(token) == name
 
 
-@given(lanes, names, lanes, names)
-def test_two_queues_never_share_a_subject_or_a_consumer(lane: Lane, model: str, other: Lane, another: str) -> None:
-    same = (lane, model) == (other, another)
-    assert (subjects.work(lane, model) == subjects.work(other, another)) == same
-    queue, second = (lane.bundle, lane.profile, model), (other.bundle, other.profile, another)
-    assert (subjects.consumer(lane, model) == subjects.consumer(other, another)) == (queue == second)
+@given(queues, queues)
+def test_two_queues_never_share_a_subject_or_a_consumer(one: Queue, other: Queue) -> None:
+    assert (subjects.work(one) == subjects.work(other)) == (one == other)
+    # Consumers live in the stream of their pool.
+    same = one == other._replace(lane=Lane(one.lane.pool, other.lane.bundle, other.lane.profile))
+    assert (subjects.consumer(one) == subjects.consumer(other)) == same
 
 
-@given(lanes, names)
-def test_a_lane_is_read_back_from_its_subjects(lane: Lane, model: str) -> None:
-    assert subjects.lane_of_work(subjects.work(lane, model)) == lane
-    assert subjects.lane_of_wake(subjects.wake(lane)) == lane
+@given(queues)
+def test_a_lane_is_read_back_from_its_subjects(queue: Queue) -> None:
+    assert subjects.lane_of_work(subjects.work(queue)) == queue.lane
+    assert subjects.lane_of_wake(subjects.wake(queue.lane)) == queue.lane
 
 
 @given(works)
@@ -56,7 +68,7 @@ def test_work_survives_the_envelope(work: Work) -> None:
     assert envelope.to_work(headers, body) == work
 
 
-@given(st.builds(Reply, id=names, data=st.binary(max_size=100), status=st.integers(100, 599), worker=names))
+@given(replies)
 def test_a_reply_survives_the_envelope(reply: Reply) -> None:
     headers, body = envelope.from_reply(reply)
     assert envelope.to_reply(headers, body) == reply

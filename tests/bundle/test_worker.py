@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from sie_broker import jobs
-from sie_broker.contract import Broker, Lane, Reply, Work
+from sie_broker.contract import Broker, Lane, Queue, Reply, Work
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import InvalidInputError
@@ -108,7 +108,7 @@ async def test_work_past_its_deadline_is_not_computed(ready: Broker) -> None:
 
 async def test_work_whose_result_was_kept_before_its_worker_died_is_not_computed_again(ready: Broker) -> None:
     await ready.submit(work("a"))
-    async with aclosing(ready.pull(LANE, MODEL, Room(), lambda: 0)) as deliveries:
+    async with aclosing(ready.pull(Queue(LANE, MODEL), Room(), lambda: 0)) as deliveries:
         async for lost in deliveries:
             await lost.reply(Reply(id="a", data=b"first"))
             await lost.nak()  # as if its lease had run out before the ack
@@ -122,7 +122,7 @@ async def test_work_whose_result_was_kept_before_its_worker_died_is_not_computed
 
 async def test_work_that_was_lost_with_four_workers_is_answered_with_an_error(ready: Broker) -> None:
     await ready.submit(work("a"))
-    async with aclosing(ready.pull(LANE, MODEL, Room(), lambda: 0)) as deliveries:
+    async with aclosing(ready.pull(Queue(LANE, MODEL), Room(), lambda: 0)) as deliveries:
         async for lost in deliveries:
             await lost.nak()
             if lost.attempt == 4:

@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import pytest
 
 from sie_broker import jobs
-from sie_broker.contract import Broker, Delivery, Lane, Reply, Work
+from sie_broker.contract import Broker, Delivery, Lane, Priority, Queue, Reply, Work
 from sie_broker.jobs import Job
 from tests.conftest import eventually
 
@@ -27,18 +28,20 @@ class Plenty:
         return
 
 
-def work(work_id: str, *, model: str = MODEL, reply_to: str | None = None, data: bytes = b"body") -> Work:
+def work(work_id: str, *, model: str = MODEL, data: bytes = b"body", **more: Any) -> Work:
     now = round(time.time(), 6)  # the envelope carries microseconds
-    return Work(id=work_id, op="encode", lane=LANE, model=model, data=data, time=now, reply_to=reply_to)
+    return Work(id=work_id, op="encode", lane=LANE, model=model, data=data, time=now, **more)
 
 
 @asynccontextmanager
-async def pulling(broker: Broker, model: str = MODEL) -> AsyncIterator[asyncio.Queue[Delivery]]:
-    """Deliveries of one model, as a queue."""
+async def pulling(
+    broker: Broker, model: str = MODEL, priority: Priority = "interactive"
+) -> AsyncIterator[asyncio.Queue[Delivery]]:
+    """Deliveries of one model in one priority class, as a queue."""
     taken: asyncio.Queue[Delivery] = asyncio.Queue()
 
     async def run() -> None:
-        async with aclosing(broker.pull(LANE, model, Plenty(), lambda: 5)) as deliveries:
+        async with aclosing(broker.pull(Queue(LANE, model, priority), Plenty(), lambda: 5)) as deliveries:
             async for delivery in deliveries:
                 await taken.put(delivery)
 
@@ -98,6 +101,16 @@ async def test_a_worker_gets_only_the_model_it_pulls(ready: Broker) -> None:
         assert (await take(taken)).work.id == "b"
     async with pulling(ready, "other") as taken:
         assert (await take(taken)).work.id == "a"
+
+
+async def test_bulk_and_interactive_work_wait_in_queues_of_their_own(ready: Broker) -> None:
+    await ready.submit(work("slow", priority="bulk"))
+    await ready.submit(work("fast", tenant="acme", cause="event-1"))
+    async with pulling(ready) as taken, pulling(ready, priority="bulk") as bulk:
+        assert (await take(bulk)).work.id == "slow"
+        fast = (await take(taken)).work
+        assert (fast.id, fast.priority, fast.tenant, fast.cause) == ("fast", "interactive", "acme", "event-1")
+    assert await ready.backlog() == {LANE: 2}
 
 
 async def test_the_same_id_is_accepted_once(ready: Broker) -> None:
