@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
+from sie_sdk.types import Priority
+
 MAX_DATA_BYTES = 8 * 1024 * 1024 - 64 * 1024
 """The most data in one work or reply: the message limit of the NATS server less room for headers."""
 
@@ -28,9 +30,8 @@ class Lane(msgspec.Struct, frozen=True, order=True):
         return f"{self.pool}/{self.bundle}/{self.profile}"
 
 
-Priority = Literal["interactive", "bulk"]
-"""Somebody waits for the answer, or nobody does: each class has queues of its own, and interactive work goes first."""
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
+"""Each has queues and room of its own, so that bulk work keeps no interactive work waiting."""
 
 
 class Queue(NamedTuple):

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from sie_broker.contract import PRIORITIES, Lane, Priority, Reply, Work
+from sie_broker.contract import PRIORITIES, Lane, Reply, Work
+from sie_sdk.types import Priority
 
 MSGPACK = "application/msgpack"
 RESULT_TYPE = "dev.sie.result.v1"

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from sie_broker.contract import Broker
 from sie_config.registry import Registry
 from sie_ingress import answer
+from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.health import Health, page
 from sie_ingress.inference import Inference
@@ -43,9 +44,10 @@ def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, re
     """The ASGI application."""
     metrics = Metrics()
     answers = Answers(registry, metrics)
-    inference = Inference(registry, lanes, Submitter(broker, lanes), answers, settings)
+    admission = Admission(settings.tenant_in_flight)
+    inference = Inference(registry, lanes, admission, Submitter(broker, lanes), answers, settings)
     models = Models(registry, lanes)
-    jobs = Jobs(broker, lanes, answers, settings)
+    jobs = Jobs(broker, lanes, admission, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
     return Starlette(

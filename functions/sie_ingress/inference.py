@@ -15,17 +15,25 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sie_broker.contract import Work
+from sie_broker.contract import Reply, Work
 from sie_broker.jobs import Job
 from sie_config.registry import Registry, lane_of
 from sie_ingress import answer, parts
+from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.lanes import Lanes
 from sie_ingress.operations import CHECKS
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, Submitter, job_id
+from sie_ingress.terms import read_terms
 from sie_sdk import wire
-from sie_sdk.errors import DeadlineExceededError, PayloadTooLargeError, ProvisioningError
+from sie_sdk.errors import (
+    DeadlineExceededError,
+    PayloadTooLargeError,
+    ProvisioningError,
+    QueueFullError,
+    RateLimitedError,
+)
 from sie_sdk.types import Operation
 
 
@@ -33,10 +41,17 @@ class Inference:
     """The three inference routes."""
 
     def __init__(
-        self, registry: Registry, lanes: Lanes, submitter: Submitter, answers: Answers, settings: Settings
+        self,
+        registry: Registry,
+        lanes: Lanes,
+        admission: Admission,
+        submitter: Submitter,
+        answers: Answers,
+        settings: Settings,
     ) -> None:
         self._registry = registry
         self._lanes = lanes
+        self._admission = admission
         self._submitter = submitter
         self._answers = answers
         self._settings = settings
@@ -49,38 +64,60 @@ class Inference:
     async def serve(self, operation: Operation, request: Request) -> Response:
         """One request of ``operation``, from its body to its answer."""
         accepted = time.time()
+        terms = read_terms(request.headers, accepted)
+        held = answer.prefer_wait(request, self._settings.request_timeout_s)
         spec = self._registry.resolve(request.path_params["model"])
         media = wire.body_type(request.headers.get("content-type"))
         body = await read_body(request, self._settings.max_body_bytes)
         parsed = wire.PARSERS[operation](body, media, limits=self._limits)
         CHECKS[operation](parsed, spec)
+        split = parts.split(parsed, spec)
         key = request.headers.get("idempotency-key")
         whole = Work(
-            id=job_id(key) if key else uuid.uuid4().hex,
+            id=job_id(key, terms.tenant) if key else uuid.uuid4().hex,
             op=operation,
             lane=lane_of(spec),
             model=spec.id,
             data=body if media == wire.MSGPACK else b"",
             time=accepted,
             traceparent=request.headers.get("traceparent"),
+            deadline=terms.deadline,
+            priority=terms.priority_of(len(split)),
+            tenant=terms.tenant,
         )
-        return await self._submit(request, whole, parts.split(parsed, spec), key)
-
-    async def _submit(self, request: Request, whole: Work, split: Sequence[wire.Request], key: str | None) -> Response:
-        reads_202 = "x-sie-sdk-version" not in request.headers
-        if not reads_202 and not self._lanes.live(whole.lane):
-            # Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again.
-            self._submitter.warm_up(whole.lane)
-            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(whole.lane))
-        held = answer.prefer_wait(request, self._settings.request_timeout_s)
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
-        sizes = [len(part.items) for part in split]
-        outcome = await self._submitter.place(_works(whole, split), holds, sizes, whole.id)
+        reads_202 = "x-sie-sdk-version" not in request.headers
+        if not reads_202:
+            await self._refuse_cold(whole)
+        outcome = await self._place(whole, split, holds)
         if isinstance(outcome, Job) and not reads_202:
             raise DeadlineExceededError("The answer took longer than a request is held.", retry_after=5.0)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
         return self._answers.from_reply(request, outcome)
+
+    async def _refuse_cold(self, whole: Work) -> None:
+        """Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again."""
+        if not self._lanes.live(whole.lane):
+            self._submitter.warm_up(whole.lane)
+            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(whole.lane))
+
+    async def _place(self, whole: Work, split: Sequence[wire.Request], holds: Holds) -> Reply | Job:
+        """Submit what its tenant may submit; the answer, or the job it has become."""
+        if whole.deadline is not None:
+            left = whole.deadline - whole.time
+            holds = Holds(min(holds.warm_s, left), min(holds.cold_s, left), holds.key)
+        sizes = [len(part.items) for part in split]
+        try:
+            with self._admission.admit(whole.tenant, len(split), whole.time) as ticket:
+                outcome = await self._submitter.place(_works(whole, split), holds, sizes, whole.id)
+                ticket.becomes = outcome if isinstance(outcome, Job) else None
+        except (RateLimitedError, QueueFullError) as refused:
+            refused.retry_after = await self._lanes.retry_after(whole.lane)
+            raise
+        if isinstance(outcome, Job) and whole.deadline is not None and time.time() >= whole.deadline:
+            raise DeadlineExceededError("The answer did not come before the request expired.", field="X-SIE-Expires-In")
+        return outcome
 
 
 def _works(whole: Work, split: Sequence[wire.Request]) -> list[Work]:

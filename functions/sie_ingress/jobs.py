@@ -6,8 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sie_broker import jobs
-from sie_broker.contract import Broker
+from sie_broker.contract import Broker, Reply
 from sie_ingress import answer
+from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
@@ -18,9 +19,12 @@ from sie_sdk.errors import JobNotFoundError
 class Jobs:
     """The job route."""
 
-    def __init__(self, broker: Broker, lanes: Lanes, answers: Answers, settings: Settings) -> None:
+    def __init__(
+        self, broker: Broker, lanes: Lanes, admission: Admission, answers: Answers, settings: Settings
+    ) -> None:
         self._broker = broker
         self._lanes = lanes
+        self._admission = admission
         self._answers = answers
         self._settings = settings
 
@@ -28,7 +32,7 @@ class Jobs:
         job_id = request.path_params["job"]
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
         if (reply := await jobs.result(self._broker.jobs, job_id)) is not None:
-            return self._answers.from_reply(request, reply)
+            return self._answered(request, reply)
         if (job := await jobs.find(self._broker.jobs, job_id)) is None:
             raise JobNotFoundError(
                 f"There is no job {job_id!r}.",
@@ -36,7 +40,11 @@ class Jobs:
                 hint=f"A job and its result are kept for {jobs.LIFETIME_S:.0f} s.",
             )
         if (reply := await collect(self._broker.jobs, job, held or 0.0)) is not None:
-            return self._answers.from_reply(request, reply)
+            return self._answered(request, reply)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
         return answer.from_job(job, await self._lanes.retry_after(job.lane), held)
+
+    def _answered(self, request: Request, reply: Reply) -> Response:
+        self._admission.answered(reply.id)
+        return self._answers.from_reply(request, reply)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 
@@ -20,5 +22,7 @@ class Settings(msgspec.Struct, frozen=True):
     """The longest text of one item, in bytes of UTF-8."""
     request_timeout_s: float = 120.0
     """How long a request is held before it becomes a job; the upper bound of ``Prefer: wait``."""
+    tenant_in_flight: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Requests a tenant (``X-SIE-Tenant``) may have in flight at one ingress; parts count singly; 0: any number."""
     cold_start_s: float = 5.0
     """The first ``Retry-After``, until cold starts have been measured."""

@@ -29,9 +29,10 @@ RECENT_S = 120.0
 RECENT_BYTES = 32 * 1024 * 1024
 
 
-def job_id(idempotency_key: str) -> str:
-    """The one job an Idempotency-Key stands for; 32 hex digits."""
-    return hashlib.blake2b(idempotency_key.encode(), digest_size=16, person=b"sie-job-id").hexdigest()
+def job_id(idempotency_key: str, tenant: str = "") -> str:
+    """The one job an Idempotency-Key stands for, each tenant's its own; 32 hex digits."""
+    whose = hashlib.blake2b(tenant.encode(), digest_size=32).digest() if tenant else b""
+    return hashlib.blake2b(idempotency_key.encode(), digest_size=16, key=whose, person=b"sie-job-id").hexdigest()
 
 
 def made_just_now(idempotency_key: str, now: float) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sie_sdk import results, wire
-from sie_sdk.effects import Call, Patience, Reply, Send
+from sie_sdk.effects import Call, Patience, Reply, Send, Terms
 from sie_sdk.errors import InvalidInputError, UnexpectedReplyError
 from sie_sdk.settle import read, settle
 from sie_sdk.types import (
@@ -35,6 +35,8 @@ from sie_sdk.version import __version__
 
 T = TypeVar("T")
 
+DEFAULT_TERMS = Terms()
+
 
 def encode(
     model: str,
@@ -46,7 +48,7 @@ def encode(
     output_dtype: OutputDtype | None = None,
     is_query: bool | None = None,
     options: Mapping[str, Any] | None = None,
-    idempotency_key: str | None = None,
+    terms: Terms = DEFAULT_TERMS,
 ) -> Call[list[EncodeResult]]:
     """``POST /v1/encode/{model}``: one result per item, in their order."""
     options = dict(options or {}) | ({} if is_query is None else {"is_query": is_query})
@@ -57,7 +59,7 @@ def encode(
         options=options or None,
     )
     request = EncodeRequest(_items(items), params)
-    return (yield from _infer("encode", model, request, patience, idempotency_key, results.read_encode, len))
+    return (yield from _infer("encode", model, request, patience, terms, results.read_encode, len))
 
 
 def score(
@@ -68,7 +70,7 @@ def score(
     *,
     instruction: str | None = None,
     options: Mapping[str, Any] | None = None,
-    idempotency_key: str | None = None,
+    terms: Terms = DEFAULT_TERMS,
 ) -> Call[ScoreResult]:
     """``POST /v1/score/{model}``: every item against the query, best first."""
     request = ScoreRequest(_item("query", query), _items(items), instruction, dict(options or {}) or None)
@@ -76,7 +78,7 @@ def score(
     def count(result: ScoreResult) -> int:
         return len(result.scores)
 
-    return (yield from _infer("score", model, request, patience, idempotency_key, results.read_score, count))
+    return (yield from _infer("score", model, request, patience, terms, results.read_score, count))
 
 
 def extract(
@@ -88,7 +90,7 @@ def extract(
     output_schema: Mapping[str, Any] | None = None,
     instruction: str | None = None,
     options: Mapping[str, Any] | None = None,
-    idempotency_key: str | None = None,
+    terms: Terms = DEFAULT_TERMS,
 ) -> Call[list[ExtractResult]]:
     """``POST /v1/extract/{model}``: one result per item, in their order."""
     params = ExtractParams(
@@ -98,7 +100,7 @@ def extract(
         options=dict(options or {}) or None,
     )
     request = ExtractRequest(_items(items), params)
-    return (yield from _infer("extract", model, request, patience, idempotency_key, results.read_extract, len))
+    return (yield from _infer("extract", model, request, patience, terms, results.read_extract, len))
 
 
 def first(call: Call[list[T]]) -> Call[T]:
@@ -130,15 +132,13 @@ def _infer(
     model: str,
     request: wire.Request,
     patience: Patience,
-    idempotency_key: str | None,
+    terms: Terms,
     reader: Callable[[bytes], T],
     count: Callable[[T], int],
 ) -> Call[T]:
-    headers = _headers(wire.MSGPACK) | {
-        "Content-Type": wire.MSGPACK,
-        # The same on every try, so that a request whose reply was lost is not computed twice.
-        "Idempotency-Key": idempotency_key or fresh_key(),
-    }
+    headers = _headers(wire.MSGPACK) | {"Content-Type": wire.MSGPACK} | terms.headers()
+    # The same on every try, so that a request whose reply was lost is not computed twice.
+    headers.setdefault("Idempotency-Key", fresh_key())
     send = Send("POST", _path(operation, model), headers, wire.request_body(request), patience.timeout_s)
     reply: Reply = yield from settle(send, patience)
     result = read(reply, lambda body, _: reader(body))

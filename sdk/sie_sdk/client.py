@@ -27,6 +27,7 @@ class _Client(Methods[Http]):
         base_url: str | None = None,
         *,
         api_key: str | None = None,
+        tenant: str | None = None,
         timeout_s: float = 150.0,
         max_connections: int = 100,
         http_client: Http | None = None,
@@ -36,6 +37,7 @@ class _Client(Methods[Http]):
         Args:
             base_url: the server, with its scheme; else ``SIE_BASE_URL``, else ``http://127.0.0.1:8080``.
             api_key: sent as a bearer token; else ``SIE_API_KEY``, else none is sent.
+            tenant: on whose behalf, for the server's limits; else ``SIE_TENANT``, else nobody's.
             timeout_s: seconds one HTTP request may take; a call may make several.
             max_connections: connections open at a time; further requests wait for one.
             http_client: an httpx client of your own (proxies, certificates, test transports). You close it.
@@ -47,7 +49,10 @@ class _Client(Methods[Http]):
         if not url.startswith(("http://", "https://")):
             raise ConfigurationError(f"base_url {url!r} has no scheme.", field="base_url", hint=f"Write http://{url}.")
         key = api_key or os.environ.get("SIE_API_KEY")
-        self._server = Server(url, {"Authorization": f"Bearer {key}"} if key else {})
+        behalf = tenant or os.environ.get("SIE_TENANT")
+        self._server = Server(
+            url, ({"Authorization": f"Bearer {key}"} if key else {}) | ({"X-SIE-Tenant": behalf} if behalf else {})
+        )
         self._timeout_s = timeout_s
         self._max_connections = max_connections
         self._own_http: Http | None = http_client

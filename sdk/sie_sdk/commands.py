@@ -16,7 +16,7 @@ import msgspec
 from sie_sdk import tables, wire
 from sie_sdk.client import SIEClient
 from sie_sdk.errors import ConnectionFailedError
-from sie_sdk.types import Item, OutputDtype, OutputType, Progress
+from sie_sdk.types import Item, OutputDtype, OutputType, Priority, Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +31,7 @@ class Inputs(TypedDict):
     instruction: str | None
     wait: bool
     deadline: float
+    priority: Priority | None
     url: str | None
     as_json: bool
 
@@ -44,6 +45,7 @@ _INPUTS = (
     click.option("--file", "-f", type=click.File(), help="Read one input per line; - is standard input."),
     click.option("--instruction", help="What is asked of the model, if it was trained with instructions."),
     click.option("--wait/--no-wait", default=True, help="Wait for a worker to start.  [default: wait]"),
+    click.option("--priority", type=click.Choice(get_args(Priority)), help="How urgent it is. [default: by size]"),
     click.option("--deadline", type=float, default=300.0, show_default=True, help="Give up after this many seconds."),
     _url,
     _json,
@@ -94,6 +96,7 @@ def encode(
             output_dtype=dtype,
             wait_for_capacity=inputs["wait"],
             deadline_s=inputs["deadline"],
+            priority=inputs["priority"],
             progress=Narrator(),
         )
     if inputs["as_json"]:
@@ -125,6 +128,7 @@ def score(model: str, query: str, **inputs: Unpack[Inputs]) -> None:
             instruction=inputs["instruction"],
             wait_for_capacity=inputs["wait"],
             deadline_s=inputs["deadline"],
+            priority=inputs["priority"],
             progress=Narrator(),
         )
     if inputs["as_json"]:
@@ -158,6 +162,7 @@ def extract(model: str, labels: tuple[str, ...], threshold: float | None, **inpu
             options=None if threshold is None else {"threshold": threshold},
             wait_for_capacity=inputs["wait"],
             deadline_s=inputs["deadline"],
+            priority=inputs["priority"],
             progress=Narrator(),
         )
     if inputs["as_json"]:

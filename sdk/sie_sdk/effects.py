@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from sie_sdk.types import Progress
+from sie_sdk.types import Priority, Progress
 
 T = TypeVar("T")
 
@@ -72,6 +72,23 @@ class Reply(msgspec.Struct, frozen=True):
 
 Effect: TypeAlias = Send | Wait | Report
 Call: TypeAlias = Generator[Effect, Any, T]
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """How the server shall treat one call's work, told in headers; None leaves it to the server."""
+
+    idempotency_key: str | None = None
+    priority: Priority | None = None
+    expire_s: float | None = None
+
+    def headers(self) -> dict[str, str]:
+        """As they are sent."""
+        told = {
+            "Idempotency-Key": self.idempotency_key,
+            "X-SIE-Priority": self.priority,
+            "X-SIE-Expires-In": None if self.expire_s is None else f"{self.expire_s:g}",
+        }
+        return {name: value for name, value in told.items() if value is not None}
 
 
 class Patience(msgspec.Struct, frozen=True):

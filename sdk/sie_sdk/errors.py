@@ -15,6 +15,7 @@
     │   ├── ModelLoadingError     503 MODEL_LOADING
     │   ├── OutOfMemoryError      503 RESOURCE_EXHAUSTED     the device has no room for it now
     │   ├── QueueFullError        503 QUEUE_FULL
+    │   ├── RateLimitedError      429 RATE_LIMITED           this tenant has too much in flight; others are served
     │   └── QueueUnavailableError 503 QUEUE_UNAVAILABLE
     ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
     │   └── WeightsUnavailableError 502 WEIGHTS_UNAVAILABLE  lists each source tried and why it failed
@@ -182,6 +183,13 @@ class QueueFullError(UnavailableError):
     code = "QUEUE_FULL"
 
 
+class RateLimitedError(UnavailableError):
+    """The tenant has as many requests in flight as it may have; nothing was accepted."""
+
+    code = "RATE_LIMITED"
+    status = 429
+
+
 class QueueUnavailableError(UnavailableError):
     """The broker does not answer; nothing was accepted."""
 
@@ -259,7 +267,7 @@ BY_CODE: dict[str, type[SIEError]] = {cls.code: cls for cls in _tree(SIEError)}
 
 _BY_STATUS: dict[int, type[SIEError]] = {
     404: NotFoundError,
-    429: UnavailableError,
+    429: RateLimitedError,
     503: UnavailableError,
     504: DeadlineExceededError,
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sie_sdk import calls
-from sie_sdk.effects import Call, Cancel, Patience
+from sie_sdk.effects import Call, Cancel, Patience, Terms
 from sie_sdk.types import (
     EncodeResult,
     ExtractResult,
@@ -18,6 +18,7 @@ from sie_sdk.types import (
     ModelInfo,
     OutputDtype,
     OutputType,
+    Priority,
     Progress,
     ScoreResult,
 )
@@ -45,6 +46,8 @@ class CallKeywords(TypedDict, total=False):
     progress: Callable[[Progress], object] | None
     cancel: Cancel | None
     idempotency_key: str | None
+    priority: Priority | None
+    expire_s: float | None
 
 
 class EncodeKeywords(CallKeywords, total=False):
@@ -101,6 +104,8 @@ class Methods(Generic[Http]):
         progress: Callable[[Progress], object] | None = None,
         cancel: Cancel | None = None,
         idempotency_key: str | None = None,
+        priority: Priority | None = None,
+        expire_s: float | None = None,
     ) -> Any:
         """Turn texts into vectors: ``client.encode("all-MiniLM-L6-v2", "hello").dense`` has shape ``[dims]``.
 
@@ -120,6 +125,9 @@ class Methods(Generic[Http]):
             progress: called with a :class:`Progress` whenever the call begins to wait; what it raises ends the call.
             cancel: a ``threading.Event``; setting it ends a wait at once, and a request being held within a second.
             idempotency_key: names this piece of work; the server computes it once however often it is sent.
+            priority: ``interactive`` work goes before ``bulk``; default: bulk for a request so large that the server
+                splits it, else interactive.
+            expire_s: seconds after which the server need not begin with the work any more; default: an hour.
 
         Returns:
             One :class:`EncodeResult` for one item, a list in the items' order for a list; the async client's to await.
@@ -141,7 +149,7 @@ class Methods(Generic[Http]):
             output_dtype=output_dtype,
             is_query=is_query,
             options=options,
-            idempotency_key=idempotency_key,
+            terms=Terms(idempotency_key, priority, expire_s),
         )
         return self._run(call if many is items else calls.first(call), progress)
 
@@ -167,6 +175,8 @@ class Methods(Generic[Http]):
         progress: Callable[[Progress], object] | None = None,
         cancel: Cancel | None = None,
         idempotency_key: str | None = None,
+        priority: Priority | None = None,
+        expire_s: float | None = None,
     ) -> Any:
         """Score items against a query, best first: ``client.score("ms-marco-MiniLM-L-6-v2", "capital?", texts)``.
 
@@ -189,7 +199,7 @@ class Methods(Generic[Http]):
             Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
             instruction=instruction,
             options=options,
-            idempotency_key=idempotency_key,
+            terms=Terms(idempotency_key, priority, expire_s),
         )
         return self._run(call, progress)
 
@@ -224,6 +234,8 @@ class Methods(Generic[Http]):
         progress: Callable[[Progress], object] | None = None,
         cancel: Cancel | None = None,
         idempotency_key: str | None = None,
+        priority: Priority | None = None,
+        expire_s: float | None = None,
     ) -> Any:
         """Find entities in texts, or classify them: ``client.extract("bert-base-NER", "Ada is in London").entities``.
 
@@ -249,7 +261,7 @@ class Methods(Generic[Http]):
             output_schema=output_schema,
             instruction=instruction,
             options=options,
-            idempotency_key=idempotency_key,
+            terms=Terms(idempotency_key, priority, expire_s),
         )
         return self._run(call if many is items else calls.first(call), progress)
 

@@ -16,6 +16,8 @@ import numpy.typing as npt
 OutputType: TypeAlias = Literal["dense", "sparse", "multivector"]
 OutputDtype: TypeAlias = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Operation: TypeAlias = Literal["encode", "score", "extract"]
+Priority: TypeAlias = Literal["interactive", "bulk"]
+"""Somebody waits for the answer, or nobody does: interactive work goes first."""
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]

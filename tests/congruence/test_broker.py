@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sie_broker import jobs
-from sie_broker.contract import Broker, Delivery, Lane, Priority, Queue, Reply, Work
+from sie_broker.contract import Broker, Delivery, Lane, Queue, Reply, Work
 from sie_broker.jobs import Job
+from sie_sdk.types import Priority
 from tests.conftest import eventually
 
 LANE = Lane(pool="default", bundle="default", profile="cpu")

@@ -1,0 +1,93 @@
+"""How much one tenant may have in flight at this ingress: counted from the first look at a request to its answer.
+
+Owns the counts and the refusal. A request that became a job goes on counting until its answer was fetched here, its
+lane was seen without waiting work, or it is too old to be answered. What a queue holds at most, whoever sent it, is the
+stream's own limit (``sie_broker.streams``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from sie_broker.contract import Lane
+from sie_broker.jobs import LIFETIME_S, Job
+from sie_sdk.errors import RateLimitedError
+
+
+class _Queued(msgspec.Struct, frozen=True):
+    tenant: str
+    lane: Lane
+    works: int
+    accepted: float
+
+
+class Ticket:
+    """One admitted request. ``becomes``: the job it has turned into, if it has."""
+
+    def __init__(self) -> None:
+        self.becomes: Job | None = None
+
+
+class Admission:
+    """``limit``: works a tenant may have in flight, 0 for no limit. Requests without a tenant are one tenant."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._in_flight: Counter[str] = Counter()
+        self._queued: dict[str, _Queued] = {}
+
+    @contextmanager
+    def admit(self, tenant: str, works: int, now: float) -> Iterator[Ticket]:
+        """Count ``works`` for ``tenant`` while the context is open, and on if the request has become a job by then.
+
+        A request larger than the whole limit is let in when nothing else of its tenant is in flight.
+
+        Raises:
+            RateLimitedError: the tenant has as much in flight as it may have.
+        """
+        ticket = Ticket()
+        if not self._limit:
+            yield ticket
+            return
+        self._forget_older(now - LIFETIME_S)
+        taken = self._in_flight[tenant]
+        if taken and taken + works > self._limit:
+            raise RateLimitedError(
+                f"{f'Tenant {tenant}' if tenant else 'Whoever sends no X-SIE-Tenant'} has {taken} requests in flight.",
+                field="X-SIE-Tenant",
+                limit=self._limit,
+                retry_after=1.0,
+                hint="Wait for some of them, or ask for a higher limit.",
+            )
+        self._in_flight[tenant] += works
+        try:
+            yield ticket
+        finally:
+            if (job := ticket.becomes) is None or job.id in self._queued:
+                self._release(tenant, works)
+            else:
+                self._queued[job.id] = _Queued(tenant, job.lane, works, now)
+
+    def answered(self, job_id: str) -> None:
+        """A job's answer was fetched."""
+        if (queued := self._queued.pop(job_id, None)) is not None:
+            self._release(queued.tenant, queued.works)
+
+    def drained(self, lane: Lane, at: float) -> None:
+        """Nothing waited in ``lane`` at ``at`` (seconds since the epoch): its older jobs are done."""
+        for job_id in [job for job, queued in self._queued.items() if queued.lane == lane and queued.accepted < at]:
+            self.answered(job_id)
+
+    def _forget_older(self, than: float) -> None:
+        # In order of acceptance, so it ends at the first that is young enough.
+        while self._queued and (oldest := next(iter(self._queued.items())))[1].accepted < than:
+            self.answered(oldest[0])
+
+    def _release(self, tenant: str, works: int) -> None:
+        self._in_flight[tenant] -= works
+        if self._in_flight[tenant] <= 0:
+            del self._in_flight[tenant]
