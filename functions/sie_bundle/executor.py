@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from sie_bundle import outputs
-from sie_bundle.batch import Entry, Slice, form
+from sie_bundle.batch import Entry, Limits, Slice, form
 from sie_bundle.cost import Fit, reading
 from sie_bundle.outputs import Outputs
 from sie_bundle.tokenization import Row
@@ -52,7 +52,6 @@ class _Request(Entry, frozen=True, eq=False, kw_only=True):
     model: Model
     rows: Sequence[Row]
     heads: tuple[str, ...]
-    queued: float
     answer: Future[Forwarded]
     done: dict[int, Forwarded]
 
@@ -103,6 +102,7 @@ class Executor:
         self._threads = threads
         self._relieve = relieve
         self._queue: list[Slice] = []
+        self._bulk_led = float("-inf")
         self._changed = threading.Condition()
         self._settling = threading.Lock()
         self._closing = False
@@ -114,13 +114,20 @@ class Executor:
             stream.start()
 
     async def forward(
-        self, model: Model, rows: Sequence[Row], heads: Sequence[str], *, deadline: float | None = None
+        self,
+        model: Model,
+        rows: Sequence[Row],
+        heads: Sequence[str],
+        *,
+        deadline: float | None = None,
+        bulk: bool = False,
     ) -> Forwarded:
         """Compute ``rows`` (at least one) with ``model``. Cancelling the call drops what has not started.
 
         Args:
             heads: of the model, for every row.
             deadline: seconds since the epoch after which nobody wants the answer.
+            bulk: let interactive requests go first (`batch.form` says how far).
 
         Raises:
             InferenceError: an output is not finite; names the item. Other requests of the batch are unaffected.
@@ -129,15 +136,17 @@ class Executor:
             UnavailableError: the executor is closed.
         """
         answer: Future[Forwarded] = Future()
+        now = time.monotonic()
         request = _Request(
             key=id(model),
             lengths=tuple(len(row) for row in rows),
-            deadline=deadline,
+            deadline=None if deadline is None else now + deadline - time.time(),
             gone=answer.done,
+            bulk=bulk,
+            queued=now,
             model=model,
             rows=rows,
             heads=tuple(heads),
-            queued=time.monotonic(),
             answer=answer,
             done={},
         )
@@ -173,14 +182,19 @@ class Executor:
                 self._changed.wait()
             if not self._queue:
                 return None
-            fit = _request(self._queue[0]).model.fit
-            ceiling = min(self._max_batch_tokens, fit.tokens_within(self._max_batch_s))
-            batch, self._queue, dropped = form(self._queue, time.time(), ceiling, fit.quadratic)
+            now = time.monotonic()
+            batch, self._queue, dropped = form(self._queue, now, self._limits, self._bulk_led)
+            if batch and batch[0].entry.bulk:
+                self._bulk_led = now
             if self._queue:
                 self._changed.notify()  # another stream may take what is left
         for part in dropped:
             _request(part).fail(DeadlineExceededError("The deadline passed while the request waited for the device."))
         return batch
+
+    def _limits(self, leader: Slice) -> Limits:
+        fit = _request(leader).model.fit
+        return Limits(min(self._max_batch_tokens, fit.tokens_within(self._max_batch_s)), fit.quadratic)
 
     def _limit_threads(self) -> None:
         """With a stream's first batch: by then torch is imported, and an idle executor does not need it."""

@@ -79,7 +79,7 @@ class Operation(Generic[Parsed]):
         request = self._parse(work.data)
         model = await self._residency.model(self._registry.resolve(work.model))
         plan = await self._aside(small, lambda: self._plan(model, request))
-        done = await self._forward(model, plan, work.deadline)
+        done = await self._forward(model, plan, work)
 
         def finish() -> bytes:
             timing = Timing(
@@ -94,10 +94,11 @@ class Operation(Generic[Parsed]):
 
         return await self._aside(small and not plan.long, finish)
 
-    async def _forward(self, model: Model, plan: Plan, deadline: float | None) -> Forwarded:
+    async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
         if not plan.rows:  # MaxSim over vectors that all came with the request
             return Forwarded({}, now := time.monotonic(), now, now)
-        return await self._executor.forward(model, plan.rows, plan.heads, deadline=deadline)
+        bulk = work.priority == "bulk"
+        return await self._executor.forward(model, plan.rows, plan.heads, deadline=work.deadline, bulk=bulk)
 
     async def _aside(self, small: bool, run: Callable[[], T]) -> T:
         if small:

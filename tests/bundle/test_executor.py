@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from sie_bundle.cost import Fit
+from sie_bundle import batch
+from sie_bundle.cost import Fit, Reading
 from sie_bundle.executor import Executor, Forwarded
 from sie_bundle.model import EncoderModel
 from sie_bundle.outputs import Floats, Outputs
@@ -54,8 +55,8 @@ def vectors(done: Forwarded) -> Floats:
 
 
 @asynccontextmanager
-async def running(ceiling: int = 100) -> AsyncIterator[Executor]:
-    executor = Executor(max_batch_tokens=ceiling)
+async def running(ceiling: int = 100, seconds: float = float("inf")) -> AsyncIterator[Executor]:
+    executor = Executor(max_batch_tokens=ceiling, max_batch_s=seconds)
     try:
         yield executor
     finally:
@@ -69,8 +70,10 @@ async def busy(executor: Executor, model: Gated) -> asyncio.Task[Forwarded]:
     return first
 
 
-async def queued(executor: Executor, model: Gated, *requests: list[Row]) -> list[asyncio.Task[Forwarded]]:
-    tasks = [asyncio.create_task(executor.forward(model, request, HEADS)) for request in requests]
+async def queued(
+    executor: Executor, model: Gated, *requests: list[Row], bulk: bool = False
+) -> list[asyncio.Task[Forwarded]]:
+    tasks = [asyncio.create_task(executor.forward(model, request, HEADS, bulk=bulk)) for request in requests]
     await asyncio.sleep(0)  # each task runs up to its wait
     return tasks
 
@@ -114,6 +117,44 @@ async def test_two_models_never_share_a_batch() -> None:
         model.gate.set()
         await asyncio.gather(first, *tasks)
     assert model.batches == [[0], [1]] and other.batches == [[2]]
+
+
+async def test_bulk_requests_stand_back_for_interactive_ones_that_came_later() -> None:
+    model = Gated()
+    async with running(ceiling=2) as executor:
+        first = await busy(executor, model)
+        load = await queued(executor, model, rows(1, 2), rows(3), rows(4), bulk=True)
+        later = await queued(executor, model, rows(5))
+        model.gate.set()
+        await asyncio.gather(first, *load, *later)
+    assert model.batches == [[0], [5, 3], [1, 2], [4]]
+
+
+async def test_bulk_leads_one_batch_in_its_turn_and_then_lets_interactive_requests_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch, "BULK_WAIT_S", 0.0)
+    model = Gated()
+    async with running(ceiling=1) as executor:
+        first = await busy(executor, model)
+        load = await queued(executor, model, rows(1), rows(2), bulk=True)
+        others = await queued(executor, model, rows(3), rows(4))
+        model.gate.set()
+        await asyncio.gather(first, *load, *others)
+    assert model.batches == [[0], [1], [3], [4], [2]]
+
+
+async def test_a_batch_keeps_the_ceiling_of_the_model_that_leads_it() -> None:
+    model, slow = Gated(), Gated()
+    slow.gate.set()
+    slow.fit.observe(Reading(tokens=1, squares=1, seconds=0.6))
+    async with running(ceiling=100, seconds=1.0) as executor:
+        first = await busy(executor, model)
+        load = await queued(executor, model, rows(1), bulk=True)
+        later = await queued(executor, slow, rows(2), rows(3))
+        model.gate.set()
+        await asyncio.gather(first, *load, *later)
+    assert slow.batches == [[2], [3]] and model.batches == [[0], [1]]
 
 
 async def test_an_output_that_is_not_finite_fails_alone_and_names_its_item() -> None:

@@ -1,0 +1,55 @@
+"""What an operation hands on of a request beside its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sie_broker.contract import Work
+from sie_bundle import encode
+from sie_bundle.executor import Executor, Forwarded, Model
+from sie_bundle.operation import Operation
+from sie_bundle.residency import Residency
+from sie_bundle.tokenization import Row
+from sie_config.registry import Registry, lane_of
+from sie_sdk import wire
+from sie_sdk.types import EncodeRequest, Item, Priority
+from tests import tiny_model
+
+
+class Recording(Executor):
+    """An executor that keeps what it was asked."""
+
+    asked: dict[str, Any]
+
+    async def forward(self, model: Model, rows: Sequence[Row], heads: Sequence[str], **asked: Any) -> Forwarded:
+        self.asked = asked
+        return await super().forward(model, rows, heads, **asked)
+
+
+@pytest.mark.parametrize(("priority", "bulk"), [("interactive", False), ("bulk", True)])
+async def test_the_device_is_told_the_deadline_and_whether_the_work_is_bulk(
+    tiny_folder: Path, tmp_path: Path, priority: Priority, bulk: bool
+) -> None:
+    spec, executor, threads = tiny_model.spec(tiny_folder), Recording(), ThreadPoolExecutor(1)
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+    operation = Operation(encode.parse, encode.plan, Registry([spec]), residency, executor, threads)
+    work = Work(
+        id="1",
+        op="encode",
+        lane=lane_of(spec),
+        model=spec.id,
+        data=wire.request_body(EncodeRequest([Item(text="hello")])),
+        time=time.time(),
+        deadline=(deadline := time.time() + 60),
+        priority=priority,
+    )
+    await operation(work)
+    executor.close()
+    threads.shutdown()
+    assert executor.asked == {"deadline": deadline, "bulk": bulk}
