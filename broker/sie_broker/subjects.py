@@ -7,6 +7,7 @@ themselves, every other UTF-8 byte is ``=XX``. The same token is a legal KV key 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from sie_broker.contract import Lane, Queue
 
@@ -14,11 +15,15 @@ WORK = "sie.work"
 REPLY = "sie.reply"
 WAKE = "sie.wake"
 
-_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_KNOWN = 4096
+"""Names made most recently are kept: a deployment has as many lanes and queues, and each request asks for some."""
 
 
 def token(name: str) -> str:
     """``name`` as one NATS token; `name_of` is its inverse."""
+    if _PLAIN.fullmatch(name):
+        return name
     return "".join(
         char if _PLAIN.fullmatch(char) else "".join(f"={byte:02X}" for byte in char.encode()) for char in name
     )
@@ -33,6 +38,7 @@ def name_of(token: str) -> str:
     return re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), token.encode()).decode()
 
 
+@lru_cache(_KNOWN)
 def work(queue: Queue) -> str:
     """Where work of one queue waits: ``sie.work.<pool>.<bundle>.<profile>.<priority>.<model>``."""
     return f"{WORK}.{_lane(queue.lane)}.{queue.priority}.{token(queue.model)}"
@@ -53,6 +59,12 @@ def stream_subjects(pool: str) -> str:
     return f"{WORK}.{token(pool)}.>"
 
 
+def closed_subjects(pool: str) -> str:
+    """What the pool's stream listens to when it takes no more work: a subject too short for work."""
+    return f"{WORK}.{token(pool)}.closed"
+
+
+@lru_cache(_KNOWN)
 def consumer(queue: Queue) -> str:
     """The durable consumer of one queue. No token holds a ``~``, so names cannot collide."""
     return "~".join((token(queue.lane.bundle), token(queue.lane.profile), queue.priority, token(queue.model)))
@@ -78,6 +90,7 @@ def reply(inbox: str, work_id: str) -> str:
     return f"{REPLY}.{token(inbox)}.{token(work_id)}"
 
 
+@lru_cache(_KNOWN)
 def _lane(lane: Lane) -> str:
     return f"{token(lane.pool)}.{token(lane.bundle)}.{token(lane.profile)}"
 

@@ -37,7 +37,7 @@ async def main() -> None:
         readiness.ready = True
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()
-        readiness.ready = False
+        readiness.leave()
     for task in following:
         task.cancel()
     await broker.close()

@@ -17,6 +17,7 @@ from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.health import Health, page
+from sie_ingress.held import Held
 from sie_ingress.inference import Inference
 from sie_ingress.jobs import Jobs
 from sie_ingress.lanes import Lanes
@@ -33,6 +34,12 @@ class Readiness:
 
     def __init__(self) -> None:
         self.ready = False
+        self.held = Held()
+
+    def leave(self) -> None:
+        """No new requests; those that are held get a job instead of being cut at the end of the drain."""
+        self.ready = False
+        self.held.leave()
 
     async def __call__(self, request: Request) -> Response:
         if not self.ready:
@@ -45,9 +52,9 @@ def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, re
     metrics = Metrics()
     answers = Answers(registry, metrics)
     admission = Admission(settings.tenant_in_flight)
-    inference = Inference(registry, lanes, admission, Submitter(broker, lanes), answers, settings)
+    inference = Inference(registry, lanes, admission, Submitter(broker, lanes, readiness.held), answers, settings)
     models = Models(registry, lanes)
-    jobs = Jobs(broker, lanes, admission, answers, settings)
+    jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
     return Starlette(

@@ -10,6 +10,7 @@ from sie_broker.contract import Broker, Reply
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_ingress.submit import collect
@@ -20,11 +21,12 @@ class Jobs:
     """The job route."""
 
     def __init__(
-        self, broker: Broker, lanes: Lanes, admission: Admission, answers: Answers, settings: Settings
+        self, broker: Broker, lanes: Lanes, admission: Admission, held: Held, answers: Answers, settings: Settings
     ) -> None:
         self._broker = broker
         self._lanes = lanes
         self._admission = admission
+        self._held = held
         self._answers = answers
         self._settings = settings
 
@@ -39,7 +41,8 @@ class Jobs:
                 field="job",
                 hint=f"A job and its result are kept for {jobs.LIFETIME_S:.0f} s.",
             )
-        if (reply := await collect(self._broker.jobs, job, held or 0.0)) is not None:
+        hold_s = held or 0.0
+        if (reply := await self._held.within(hold_s, collect(self._broker.jobs, job, hold_s))) is not None:
             return self._answered(request, reply)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)

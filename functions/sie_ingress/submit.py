@@ -12,7 +12,7 @@ import hashlib
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import msgspec
@@ -21,6 +21,7 @@ from sie_broker import jobs
 from sie_broker.contract import Broker, Bucket, Lane, Reply, Work
 from sie_broker.jobs import Job
 from sie_ingress import parts
+from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_sdk.errors import IdempotencyMismatchError
 
@@ -101,9 +102,10 @@ async def collect(bucket: Bucket, job: Job, hold_s: float) -> Reply | None:
 class Submitter:
     """Places work on the broker and brings back its `Reply`, or the `Job` it has become."""
 
-    def __init__(self, broker: Broker, lanes: Lanes) -> None:
+    def __init__(self, broker: Broker, lanes: Lanes, held: Held) -> None:
         self._broker = broker
         self._lanes = lanes
+        self._held = held
         self._recent = RecentReplies()
 
     async def place(self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str) -> Reply | Job:
@@ -151,14 +153,14 @@ class Submitter:
         _same_request(job.digest, digest)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
-        return await jobs.wait_result(self._broker.jobs, work.id, hold_s) or job
+        return await self._result(work.id, hold_s) or job
 
     async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
             receipt = await self._broker.submit(msgspec.structs.replace(work, reply_to=inbox))
             answered = self._follow(work, receipt.sequence, coming) if receipt.duplicate else coming
-            reply = await _within(hold_s, answered)
+            reply = await self._held.within(hold_s, answered)
             if reply is None:
                 job = await self._accept(work, digest)
                 if not coming.done():  # a reply from here on is kept as the job's result
@@ -173,7 +175,13 @@ class Submitter:
         await self._broker.submit(work)
         self.warm_up(work.lane)
         job = await self._accept(work, digest)
-        return await jobs.wait_result(self._broker.jobs, work.id, hold_s) or job
+        return await self._result(work.id, hold_s) or job
+
+    async def _result(self, job_id: str, hold_s: float) -> Reply | None:
+        """The job's result as soon as it is there; None without one by the end of the hold."""
+        if hold_s <= 0:
+            return await jobs.result(self._broker.jobs, job_id)
+        return await self._held.within(hold_s, jobs.wait_result(self._broker.jobs, job_id, hold_s))
 
     async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = ()) -> Job:
         job = Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=digest, sizes=sizes)
@@ -197,17 +205,6 @@ class Submitter:
                 with self._broker.expect(again.id) as (inbox, second):
                     await self._broker.submit(msgspec.structs.replace(again, reply_to=inbox))
                     return await second
-
-
-async def _within(seconds: float, answered: Awaitable[Reply]) -> Reply | None:
-    """The reply if it comes in time. Its future stays usable: a plain timeout around it would cancel it."""
-    task = asyncio.ensure_future(answered)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    if done:
-        return task.result()
-    if isinstance(task, asyncio.Task):
-        task.cancel()
-    return None
 
 
 def _same_request(known: bytes, digest: bytes) -> None:

@@ -56,7 +56,10 @@ TIMING = Timing(queue_ms=1.5, tokenization_ms=0.25, inference_ms=3.0, postproces
 class Desk:
     """An ingress in this process, its client, and as many workers as a test wants."""
 
-    def __init__(self, broker: Broker, client: httpx.AsyncClient, lanes: Lanes, registry: Registry) -> None:
+    def __init__(
+        self, broker: Broker, client: httpx.AsyncClient, lanes: Lanes, registry: Registry, readiness: Readiness
+    ) -> None:
+        self.readiness = readiness
         self.broker = broker
         self.client = client
         self.lanes = lanes
@@ -155,5 +158,5 @@ async def desk(broker: Broker) -> AsyncIterator[Desk]:
     transport = httpx.ASGITransport(app(broker, registry, lanes, configured, readiness), raise_app_exceptions=False)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://ingress"))
-        yield Desk(broker, client, lanes, registry)
+        yield Desk(broker, client, lanes, registry, readiness)
         following.cancel()

@@ -1,0 +1,52 @@
+"""Requests that are held open until their reply comes: for how long, and what lets them go together.
+
+Owns the waiting and nothing of what comes after it: a caller that is let go gets its job (``submit``). When the ingress
+leaves, every held request is let go at once, so that none is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Held:
+    """All held requests of one ingress; one event loop only."""
+
+    def __init__(self) -> None:
+        self._left = False
+        self._wakers: set[Callable[[], None]] = set()
+
+    def leave(self) -> None:
+        """Let everybody go, now and from now on."""
+        self._left = True
+        for wake in list(self._wakers):
+            wake()
+
+    async def within(self, seconds: float, answer: Awaitable[T]) -> T | None:
+        """The answer if it comes within ``seconds`` and before `leave`; what the answer raises.
+
+        A future stays usable when it did not come (a plain timeout would cancel it); a coroutine is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        answered, woken = asyncio.ensure_future(answer), loop.create_future()
+
+        def wake(*_: object) -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        timer = loop.call_later(max(0.0, 0.0 if self._left else seconds), wake)
+        answered.add_done_callback(wake)
+        self._wakers.add(wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            answered.remove_done_callback(wake)
+            self._wakers.discard(wake)
+            if answered is not answer and not answered.done():
+                answered.cancel()
+        return answered.result() if answered.done() and not answered.cancelled() else None

@@ -1,0 +1,76 @@
+"""A held request ends with its answer, its time, or the ingress; and what it waited for stays usable."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sie_ingress.held import Held
+from tests.conftest import eventually
+from tests.ingress.conftest import Desk
+
+
+async def test_the_answer_ends_the_hold() -> None:
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(Held().within(60, answer))
+    await asyncio.sleep(0)
+    answer.set_result("here")
+    assert await waiting == "here"
+
+
+async def test_an_answer_that_is_there_already_needs_no_time() -> None:
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answer.set_result("here")
+    assert await Held().within(0, answer) == "here"
+
+
+async def test_a_future_that_did_not_come_in_time_is_still_usable_and_a_coroutine_is_cancelled() -> None:
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    assert await Held().within(0.001, answer) is None
+    answer.set_result("later")
+    cancelled = asyncio.Event()
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    assert await Held().within(0.001, never()) is None
+    await eventually(cancelled.is_set)
+
+
+async def test_what_the_answer_raises_is_raised() -> None:
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await Held().within(1, fails())
+
+
+async def test_leaving_lets_everybody_go_now_and_later() -> None:
+    held = Held()
+    answers = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    waiting = [asyncio.create_task(held.within(60, answer)) for answer in answers]
+    await asyncio.sleep(0)
+    held.leave()
+    assert await asyncio.gather(*waiting) == [None, None, None]
+    assert await held.within(60, asyncio.get_running_loop().create_future()) is None
+
+
+async def test_an_ingress_that_leaves_gives_whom_it_holds_a_job_that_is_computed_once(desk: Desk) -> None:
+    desk.hold.clear()
+    async with desk.worker():
+        warm = asyncio.create_task(desk.encode("hello"))
+        await eventually(lambda: len(desk.computed) == 1)
+        desk.readiness.leave()
+        answer = await warm
+        assert answer.status_code == 202
+        desk.hold.set()
+        location = answer.headers["location"]
+        done = asyncio.create_task(desk.client.get(location))
+        while (await done).status_code == 202:
+            done = asyncio.create_task(desk.client.get(location))
+    assert done.result().json()["items"][0]["dense"]["values"][0] == 5
+    assert len(desk.computed) == 1
