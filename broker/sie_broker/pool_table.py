@@ -1,0 +1,127 @@
+"""The pools as one process sees them: the pools bucket, mirrored in memory so that a look costs no network call.
+
+The whole at first, then each change as it is told, and the whole again every minute. Owns the mirror and nothing else:
+the records are ``pools``, what follows from them is decided by the reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from sie_broker import pools
+from sie_broker.connection import cancelled
+from sie_broker.contract import Bucket
+from sie_broker.pools import Assignment, Pool
+from sie_sdk.errors import QueueUnavailableError
+
+log = logging.getLogger("sie.broker.pools")
+
+T = TypeVar("T")
+
+REREAD_S = 60.0
+RETRY_S = 1.0
+
+
+class PoolTable:
+    """``pools`` by name, ``queues`` (`Pool.shape` by name) and ``assigned`` (by worker), as last told by ``bucket``."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.pools: dict[str, Pool] = {}
+        self.queues: dict[str, str] = {}
+        self.assigned: dict[str, Assignment] = {}
+        self._bucket = bucket
+
+    def ready(self, pool: Pool) -> bool:
+        """Whether the pool's queues exist."""
+        return self.queues.get(pool.name) == pool.shape
+
+    async def follow(self, changed: Callable[[], None] = lambda: None) -> None:
+        """Keep the table up to date until cancelled; ``changed()`` is called after each change."""
+        told: dict[str, bytes | None] = {}
+
+        def on_change(key: str, value: bytes | None) -> None:
+            told[key] = value
+            self.apply(key, value)
+            changed()
+
+        async with self._bucket.watch(on_change):
+            while not cancelled():
+                told.clear()
+                read = await self._read()
+                for key, value in told.items():  # told while the whole was read, and perhaps newer than it
+                    self.apply(key, value)
+                changed()
+                await asyncio.sleep(REREAD_S if read else RETRY_S)
+
+    async def look_up(self, name: str) -> Pool | None:
+        """The pool of that name, asked of the bucket itself: another process may have made it just now.
+
+        Raises:
+            QueueUnavailableError: the broker does not answer.
+        """
+        for key in (pools.pool_key(name), pools.queues_key(name)):
+            self.apply(key, await self._bucket.get(key))
+        return self.pools.get(name)
+
+    async def put(self, pool: Pool) -> None:
+        """Write a pool; this table has it at once.
+
+        Raises:
+            QueueUnavailableError: the broker does not answer.
+        """
+        await self._put(pools.pool_key(pool.name), pools.encode(pool))
+
+    async def remove(self, name: str) -> None:
+        """Forget a pool; errors as `put`."""
+        await self._put(pools.pool_key(name), None)
+
+    async def note_queues(self, name: str, shape: str | None) -> None:
+        """Tell everybody for which shape the pool's queues exist; None: for none. Errors as `put`."""
+        await self._put(pools.queues_key(name), None if shape is None else shape.encode())
+
+    async def assign(self, worker: str, assignment: Assignment | None) -> None:
+        """Tell a worker whom it works for; None: the pool it was started in. Errors as `put`."""
+        await self._put(pools.worker_key(worker), None if assignment is None else pools.encode(assignment))
+
+    async def _put(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            await self._bucket.delete(key)
+        else:
+            await self._bucket.put(key, value)
+        self.apply(key, value)
+
+    async def _read(self) -> bool:
+        try:
+            entries = await self._bucket.entries()
+        except QueueUnavailableError as error:
+            log.warning("the pools were not read, those last known stay: %s", error)
+            return False
+        for table in (self.pools, self.queues, self.assigned):
+            table.clear()
+        for key, value in entries.items():
+            self.apply(key, value)
+        return True
+
+    def apply(self, key: str, value: bytes | None) -> None:
+        """Take in one entry; None: it is gone. What cannot be read is left out with a warning."""
+        try:
+            if (name := pools.named(key, pools.POOL)) is not None:
+                _set(self.pools, name, None if value is None else pools.read_pool(value))
+            elif (name := pools.named(key, pools.QUEUES)) is not None:
+                _set(self.queues, name, None if value is None else value.decode())
+            elif (name := pools.named(key, pools.WORKER)) is not None:
+                _set(self.assigned, name, None if value is None else pools.read_assignment(value))
+        except (msgspec.DecodeError, ValueError) as error:
+            log.warning("skipped %s: %s", key, error)
+
+
+def _set(table: dict[str, T], name: str, value: T | None) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value
