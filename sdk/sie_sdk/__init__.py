@@ -35,6 +35,7 @@ from sie_sdk.errors import (
     UnexpectedReplyError,
     UnsupportedMediaTypeError,
     WeightsUnavailableError,
+    WorkExhaustedError,
 )
 from sie_sdk.types import (
     Classification,
@@ -101,5 +102,6 @@ __all__ = [
     "UnexpectedReplyError",
     "UnsupportedMediaTypeError",
     "WeightsUnavailableError",
+    "WorkExhaustedError",
     "__version__",
 ]

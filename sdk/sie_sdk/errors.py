@@ -21,6 +21,7 @@
     │   └── WeightsUnavailableError 502 WEIGHTS_UNAVAILABLE  lists each source tried and why it failed
     ├── DeadlineExceededError     504 DEADLINE_EXCEEDED
     ├── InferenceError            500 INFERENCE_ERROR        the model's output was not finite
+    ├── WorkExhaustedError        500 WORK_EXHAUSTED         no worker finished it; kept as a dead letter
     ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
     ├── StartFailedError          500 START_FAILED           sie up: a process did not start; its own words follow
     └── raised by the client alone
@@ -220,6 +221,12 @@ class InferenceError(SIEError):
     """The model's output for this input was not finite; other inputs are unaffected."""
 
     code = "INFERENCE_ERROR"
+
+
+class WorkExhaustedError(SIEError):
+    """Worker after worker was given the request and none finished it; it is kept as a dead letter, not tried again."""
+
+    code = "WORK_EXHAUSTED"
 
 
 class ConfigurationError(SIEError):
