@@ -12,9 +12,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Protocol
+from itertools import groupby
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,8 @@ from sie_bundle.tokenization import Row
 from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, UnavailableError
 
 log = logging.getLogger("sie.bundle.executor")
+
+LATE = "The deadline passed while the request waited for the device."
 
 
 class Model(Protocol):
@@ -52,28 +54,24 @@ class _Request(Entry, frozen=True, eq=False, kw_only=True):
     model: Model
     rows: Sequence[Row]
     heads: tuple[str, ...]
-    answer: Future[Forwarded]
+    answer: asyncio.Future[Forwarded]
     done: dict[int, Forwarded]
 
-    def fail(self, error: Exception) -> None:
-        """Answer with an error; a caller that has left, or was answered already, does not hear it."""
-        with suppress(InvalidStateError):
-            self.answer.set_exception(error)
-
-    def settle(self, part: Slice, done: Forwarded) -> None:
-        """Note what was computed of it; the last part answers it."""
+    def add(self, part: Slice, done: Forwarded) -> Forwarded | None:
+        """Note what was computed of it; the whole with its last part."""
         self.done[part.start] = done
         if sum(outputs.count(known.outputs) for known in self.done.values()) < len(self.rows):
-            return
+            return None
         parts = [self.done[start] for start in sorted(self.done)]
-        whole = Forwarded(
+        return Forwarded(
             {head: outputs.join([known.outputs[head] for known in parts]) for head in self.heads},
             self.queued,
             min(known.started for known in parts),
             max(known.ended for known in parts),
         )
-        with suppress(InvalidStateError):
-            self.answer.set_result(whole)
+
+
+Outcome: TypeAlias = tuple[_Request, Forwarded | Exception]
 
 
 class Executor:
@@ -135,13 +133,13 @@ class Executor:
             DeadlineExceededError: the deadline passed while it was queued.
             UnavailableError: the executor is closed.
         """
-        answer: Future[Forwarded] = Future()
+        answer: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
         now = time.monotonic()
         request = _Request(
             key=id(model),
             lengths=tuple(len(row) for row in rows),
             deadline=None if deadline is None else now + deadline - time.time(),
-            gone=answer.done,
+            gone=answer.done,  # asked by the device's threads; it only reads a field that the event loop sets
             bulk=bulk,
             queued=now,
             model=model,
@@ -155,7 +153,7 @@ class Executor:
                 raise UnavailableError("This worker is leaving.", retry_after=1.0)
             self._queue.append(Slice(request, 0, len(rows)))
             self._changed.notify()
-        return await asyncio.wrap_future(answer)
+        return await answer
 
     def close(self) -> None:
         """Refuse new work, finish what is queued and end the threads. Blocks until then."""
@@ -188,8 +186,7 @@ class Executor:
                 self._bulk_led = now
             if self._queue:
                 self._changed.notify()  # another stream may take what is left
-        for part in dropped:
-            _request(part).fail(DeadlineExceededError("The deadline passed while the request waited for the device."))
+        self._tell([(_request(part), DeadlineExceededError(LATE)) for part in dropped])
         return batch
 
     def _limits(self, leader: Slice) -> Limits:
@@ -217,6 +214,7 @@ class Executor:
             return self._recover(batch, error)
         ended = time.monotonic()
         model.fit.observe(reading([len(row) for row in rows], ended - started))
+        outcomes: list[Outcome] = []
         with self._settling:
             self.batches += 1
             self.texts_computed += len(rows)
@@ -226,8 +224,9 @@ class Executor:
                 for head in _request(part).heads:
                     own[head] = computed[head][at[head] : at[head] + part.stop - part.start]
                     at[head] += part.stop - part.start
-                _settle(part, Forwarded(own, _request(part).queued, started, ended))
-        return None
+                if (outcome := _outcome(part, Forwarded(own, _request(part).queued, started, ended))) is not None:
+                    outcomes.append((_request(part), outcome))
+        return self._tell(outcomes)
 
     def _recover(self, batch: list[Slice], error: Exception) -> None:
         """Out of memory: free some, then halve the batch. Any other failure: each request alone."""
@@ -247,7 +246,7 @@ class Executor:
                 if not exhausted
                 else OutOfMemoryError("The device has not the memory for this item now.", retry_after=5.0)
             )
-            return _request(batch[0]).fail(failure)
+            return self._tell([(_request(batch[0]), failure)])
         log.warning(
             "a batch of %d requests failed (%s); %s", len(batch), error, "halved" if exhausted else "each alone"
         )
@@ -255,6 +254,15 @@ class Executor:
         for some in [batch[:middle], batch[middle:]] if exhausted else [[part] for part in batch]:
             self._compute(some)
         return None
+
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Answer callers, all with one wake of their event loop, and compute nothing more of what has failed."""
+        if failed := {request for request, outcome in outcomes if isinstance(outcome, Exception)}:
+            with self._changed:
+                self._queue = [part for part in self._queue if part.entry not in failed]
+        for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
+            with suppress(RuntimeError):  # it is closed: nobody waits there any more
+                loop.call_soon_threadsafe(_answer, list(own))
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -283,16 +291,24 @@ def _request(part: Slice) -> _Request:
     return part.entry
 
 
-def _settle(part: Slice, done: Forwarded) -> None:
-    """Hand a request its part of a batch; an output that is not finite fails it alone."""
-    request = _request(part)
+def _outcome(part: Slice, done: Forwarded) -> Forwarded | Exception | None:
+    """What to tell a request after its part of a batch, if anything; an output that is not finite fails it alone."""
     bad = outputs.first_not_finite(done.outputs)
     if bad is None:
-        return request.settle(part, done)
-    return request.fail(
-        InferenceError(
-            "The model's output for this item is not finite.",
-            field=f"items[{part.start + bad}]",
-            hint="Leave this item out; the model cannot represent it.",
-        )
+        return _request(part).add(part, done)
+    return InferenceError(
+        "The model's output for this item is not finite.",
+        field=f"items[{part.start + bad}]",
+        hint="Leave this item out; the model cannot represent it.",
     )
+
+
+def _answer(outcomes: Sequence[Outcome]) -> None:
+    """On the event loop: hand out results and errors; a caller that has left, or has its answer, hears nothing."""
+    for request, outcome in outcomes:
+        if request.answer.done():
+            continue
+        if isinstance(outcome, Exception):
+            request.answer.set_exception(outcome)
+        else:
+            request.answer.set_result(outcome)

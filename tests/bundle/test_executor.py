@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context
 
 import numpy as np
 import pytest
@@ -225,6 +226,37 @@ async def test_a_caller_that_leaves_during_its_forward_harms_nobody() -> None:
             await first
         model.gate.set()
         assert vectors(await executor.forward(model, rows(1), HEADS)).tolist() == [[1]]
+
+
+async def test_a_caller_whose_event_loop_has_closed_harms_nobody() -> None:
+    model = Gated()
+
+    async def leave() -> None:
+        await busy(executor, model)
+
+    async with running() as executor:
+        await asyncio.to_thread(asyncio.run, leave())
+        model.gate.set()
+        assert vectors(await executor.forward(model, rows(1), HEADS)).tolist() == [[1]]
+    assert model.batches == [[0], [1]]
+
+
+async def test_a_batch_wakes_the_event_loop_once_for_all_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loop, wakes = Gated(), asyncio.get_running_loop(), []
+    wake = loop.call_soon_threadsafe
+
+    def counted(callback: Callable[..., object], *args: object, context: Context | None = None) -> asyncio.Handle:
+        if threading.current_thread().name.startswith("device"):
+            wakes.append(callback)
+        return wake(callback, *args, context=context)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    async with running() as executor:
+        first = await busy(executor, model)
+        others = await queued(executor, model, rows(1), rows(BROKEN), rows(2, 3))
+        model.gate.set()
+        await asyncio.gather(first, *others, return_exceptions=True)
+    assert model.batches == [[0], [1, BROKEN, 2, 3]] and len(wakes) == 2
 
 
 async def test_a_deadline_that_has_passed_is_told_and_not_computed() -> None:
