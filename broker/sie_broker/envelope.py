@@ -15,6 +15,7 @@ from sie_broker.contract import PRIORITIES, Lane, Reply, Work
 from sie_sdk.types import Priority
 
 MSGPACK = "application/msgpack"
+JSON = "application/json"
 RESULT_TYPE = "dev.sie.result.v1"
 
 _UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x7e]")  # all but visible ASCII without " and %
@@ -30,7 +31,7 @@ def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
     headers = {
         "ce-specversion": "1.0",
         "ce-id": escape(work.id),
-        "ce-source": source,
+        "ce-source": escape(source),
         "ce-type": work_type(work.op),
         "ce-time": _rfc3339(work.time),
         "ce-datacontenttype": MSGPACK,
@@ -90,7 +91,7 @@ def from_reply(reply: Reply) -> tuple[dict[str, str], bytes]:
         "ce-id": escape(reply.id),
         "ce-source": f"/bundle/{escape(reply.worker)}",
         "ce-type": RESULT_TYPE,
-        "ce-datacontenttype": MSGPACK,
+        "ce-datacontenttype": MSGPACK if reply.status < 400 else JSON,
         "ce-status": str(reply.status),
     }
     if reply.cause is not None:
