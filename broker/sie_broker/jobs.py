@@ -12,7 +12,7 @@ import hashlib
 
 import msgspec
 
-from sie_broker.contract import Bucket, Lane, Reply
+from sie_broker.contract import Bucket, Lane, Reply, Work
 from sie_broker.subjects import token
 
 LIFETIME_S = 3600.0
@@ -39,6 +39,13 @@ _encoder = msgspec.msgpack.Encoder()
 def digest(model: str, body: bytes) -> bytes:
     """16 bytes that tell two requests apart."""
     return hashlib.blake2b(body, digest_size=16, person=b"sie-job", key=model.encode()[:64]).digest()
+
+
+def job_of(work: Work) -> Job:
+    """The job that one work is."""
+    # The operation too: one body may be valid for two of them.
+    own = digest(f"{work.op}:{work.model}", work.data)
+    return Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=own)
 
 
 async def accept(bucket: Bucket, job: Job) -> None:

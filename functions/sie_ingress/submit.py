@@ -128,8 +128,7 @@ class Submitter:
         return await self._accept(whole, b"", tuple(sizes))
 
     async def _place(self, work: Work, holds: Holds) -> Reply | Job:
-        # The operation too: one body may be valid for two of them.
-        digest = jobs.digest(f"{work.op}:{work.model}", work.data)
+        digest = jobs.job_of(work).digest
         warm = self._lanes.live(work.lane)
         hold_s = holds.warm_s if warm else holds.cold_s
         if holds.key is not None:
