@@ -1,4 +1,4 @@
-"""``python -m bench [compare|engine|from_zero|residency|warm_path] [options]``: a measured table, or all."""
+"""``python -m bench [broker|compare|engine|from_zero|residency|warm_path] [options]``: a measured table, or all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-TABLES = ("compare", "from_zero", "warm_path", "engine", "residency")
+TABLES = ("compare", "from_zero", "warm_path", "engine", "residency", "broker")
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ from typing import NamedTuple, cast
 
 import uvloop
 
-_STATUS = re.compile(rb"HTTP/1\.[01] 200 ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 PATIENCE_S = 60.0
@@ -49,14 +48,14 @@ def post(path: str, body: bytes, content_type: str) -> bytes:
     return head.encode() + body
 
 
-def drive(port: int, requests: Iterator[Request], clients: int, seconds: float) -> Slice:
+def drive(port: int, requests: Iterator[Request], clients: int, seconds: float, status: int = 200) -> Slice:
     """Load the server on ``port``: for ``seconds`` clients ask; what they asked by then is waited for, and counts.
 
     Raises:
-        LoadError: an answer is not 200, or a connection breaks or is refused.
+        LoadError: an answer is not ``status``, or a connection breaks or is refused.
     """
     began = time.perf_counter()
-    connections = uvloop.run(_run(port, requests, clients, began + seconds))
+    connections = uvloop.run(_run(port, requests, clients, began + seconds, status))
     ended = [record for connection in connections for record in connection.ended]
     return Slice(
         items=sum(record.items for record in ended),
@@ -86,12 +85,13 @@ class _Answered(NamedTuple):
 class _Client(asyncio.Protocol):
     """One connection: sends until ``until``, or until there are no more requests."""
 
-    def __init__(self, requests: Iterator[Request], until: float, keep: bool) -> None:
+    def __init__(self, requests: Iterator[Request], until: float, status: int, keep: bool) -> None:
         self.ended: list[_Answered] = []
         self.bodies: list[bytes] = []
         self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests = requests
         self._until = until
+        self._status = re.compile(rb"HTTP/1\.[01] %d " % status)
         self._keep = keep
         self._head = b""
         self._body: list[bytes] = []
@@ -117,7 +117,7 @@ class _Client(asyncio.Protocol):
             if end < 0:
                 return
             length = _LENGTH.search(self._head[: end + 2])
-            if not _STATUS.match(self._head) or length is None:
+            if not self._status.match(self._head) or length is None:
                 self._fail(f"answered {self._head[:400]!r}")
                 return
             data, self._missing = self._head[end + 4 :], int(length[1])
@@ -146,12 +146,15 @@ class _Client(asyncio.Protocol):
 
 
 async def _run(
-    port: int, requests: Iterator[Request], clients: int, until: float, *, keep: bool = False
+    port: int, requests: Iterator[Request], clients: int, until: float, status: int = 200, *, keep: bool = False
 ) -> list[_Client]:
     loop = asyncio.get_running_loop()
     try:
         made = await asyncio.gather(
-            *(loop.create_connection(lambda: _Client(requests, until, keep), "127.0.0.1", port) for _ in range(clients))
+            *(
+                loop.create_connection(lambda: _Client(requests, until, status, keep), "127.0.0.1", port)
+                for _ in range(clients)
+            )
         )
     except OSError as error:
         raise LoadError(f"Nothing answers on port {port}: {error}.") from error

@@ -116,8 +116,11 @@ async def serving(app: Any, host: str, port: int, *, drain_s: int = DRAIN_S) -> 
     """
     import uvicorn
 
+    from sie_broker.http_protocol import Protocol
+
     config = uvicorn.Config(
         app,
+        http=Protocol,
         log_config=None,
         access_log=False,
         lifespan="off",

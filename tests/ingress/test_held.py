@@ -31,11 +31,12 @@ async def test_a_future_that_did_not_come_in_time_is_still_usable_and_a_coroutin
     answer.set_result("later")
     cancelled = asyncio.Event()
 
-    async def never() -> None:
+    async def never() -> str:
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.set()
+        return "never"
 
     assert await Held().within(0.001, never()) is None
     await eventually(cancelled.is_set)
