@@ -22,11 +22,11 @@ NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 
 
 @contextmanager
-def running_nats(folder: Path) -> Iterator[str]:
-    """A real nats-server with JetStream on file storage in ``folder``; yields its URL."""
+def running_nats(folder: Path, port: int = -1) -> Iterator[str]:
+    """A real nats-server with JetStream on file storage in ``folder``, on any free port; yields its URL."""
     config = folder / "nats.conf"
     config.write_text(
-        f'listen: "127.0.0.1:-1"\nmax_payload: {MAX_PAYLOAD_BYTES}\n'
+        f'listen: "127.0.0.1:{port}"\nmax_payload: {MAX_PAYLOAD_BYTES}\n'
         f'jetstream {{ store_dir: "{folder}/store" }}\nports_file_dir: "{folder}"\n'
     )
     with (folder / "log").open("w") as log:

@@ -13,9 +13,14 @@ from contextlib import asynccontextmanager
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.kv import KeyValue
+from nats.js.api import Header
+from nats.js.kv import KV_MARKER_REASON, KV_OP, KV_PURGE, MSG_ROLLUP_SUBJECT, KeyValue
 
 from sie_broker.connection import translated
+from sie_broker.contract import Entry
+
+OUTDATED = (10071, 10164)
+"""JetStream's error codes for "wrong last sequence": somebody else wrote meanwhile."""
 
 
 class NatsBucket:
@@ -24,6 +29,7 @@ class NatsBucket:
     def __init__(self, nc: Client, name: str) -> None:
         self._nc = nc
         self._name = name
+        self._prefix = f"$KV.{name}."
         self._kv: KeyValue | None = None
 
     async def _store(self) -> KeyValue:
@@ -46,6 +52,37 @@ class NatsBucket:
         with translated():
             await (await self._store()).purge(key)
 
+    async def read(self, key: str) -> Entry:
+        with translated():
+            try:
+                entry = await (await self._store()).get(key)
+            except nats.js.errors.KeyNotFoundError as absent:
+                # What was deleted leaves a marker, and a marker has a revision.
+                return Entry(None, (absent.entry and absent.entry.revision) or 0)
+        return Entry(entry.value, entry.revision or 0)
+
+    async def replace(self, key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:
+        # Published here because nats-py's update drops the time to live.
+        return await self._write_if_last(key, value, revision, {}, ttl_s)
+
+    async def remove(self, key: str, revision: int) -> bool:
+        marker = {KV_OP: KV_PURGE, Header.ROLLUP: MSG_ROLLUP_SUBJECT}
+        return await self._write_if_last(key, b"", revision, marker) is not None
+
+    async def _write_if_last(
+        self, key: str, value: bytes, revision: int, headers: dict[str, str], ttl_s: int | None = None
+    ) -> int | None:
+        headers |= {Header.EXPECTED_LAST_SUBJECT_SEQUENCE: str(revision)}
+        with translated():
+            js = self._nc.jetstream(timeout=2)
+            try:
+                ack = await js.publish(self._prefix + key, value, headers=headers, msg_ttl=ttl_s)
+            except nats.js.errors.APIError as refused:
+                if refused.err_code in OUTDATED:
+                    return None
+                raise
+        return ack.seq
+
     async def entries(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         with translated():
@@ -62,16 +99,14 @@ class NatsBucket:
 
     @asynccontextmanager
     async def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AsyncIterator[None]:
-        prefix = f"$KV.{self._name}."
-
         async def on_message(message: Msg) -> None:
-            gone = bool(message.headers) and "KV-Operation" in (message.headers or {})
-            changed(message.subject.removeprefix(prefix), None if gone else message.data)
+            gone = {KV_OP, KV_MARKER_REASON} & (message.headers or {}).keys()
+            changed(message.subject.removeprefix(self._prefix), None if gone else message.data)
 
         with translated():
             # No flush: the server takes a connection's commands in order, so whatever this process reads or writes
             # next comes after the subscription. (nats-py loses the connection when a flush is cancelled.)
-            subscription = await self._nc.subscribe(prefix + key, cb=on_message)
+            subscription = await self._nc.subscribe(self._prefix + key, cb=on_message)
         try:
             yield
         finally:

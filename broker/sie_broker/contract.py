@@ -138,6 +138,13 @@ class Room(Protocol):
         ...
 
 
+class Entry(NamedTuple):
+    """What stands under a key: None when nothing does. ``revision`` is what `Bucket.replace` must name to change it."""
+
+    value: bytes | None
+    revision: int
+
+
 class Bucket(Protocol):
     """A small durable key-value store; values live for the bucket's lifetime."""
 
@@ -145,10 +152,23 @@ class Bucket(Protocol):
     async def put(self, key: str, value: bytes) -> None: ...
     async def delete(self, key: str) -> None: ...
     async def entries(self) -> dict[str, bytes]: ...
+    async def read(self, key: str) -> Entry: ...
+    async def replace(self, key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:
+        """Write if ``revision`` is still the key's last, for ``ttl_s`` seconds if given; each write starts them anew.
+
+        Returns the new revision, higher than every earlier one; None when somebody else wrote meanwhile.
+        """
+        ...
+
+    async def remove(self, key: str, revision: int) -> bool:
+        """Delete if ``revision`` is still the key's last; whether it was."""
+        ...
+
     def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AbstractAsyncContextManager[None]:
         """Call ``changed(key, value)`` for each later change (None = deleted) while the context is open.
 
-        Not a log: after a broken connection changes may be missing, so readers also re-read. Filters by ``key``.
+        Not a log: after a broken connection changes may be missing, so readers also re-read. A `replace` or `remove`
+        that is refused is told too. Filters by ``key``.
         """
         ...
 
@@ -164,6 +184,8 @@ class Broker(Protocol):
     def config(self) -> Bucket: ...
     @property
     def lanes(self) -> Bucket: ...
+    @property
+    def leases(self) -> Bucket: ...
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...

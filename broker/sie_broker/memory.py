@@ -8,41 +8,66 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import itertools
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
 
 from sie_broker import jobs
-from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work
+from sie_broker.contract import Delivery, Entry, Lane, Queue, Reply, Room, Submission, Work
 from sie_sdk.errors import QueueFullError
 
 DUPLICATE_WINDOW_S = 120.0
+
+
+class _Kept(NamedTuple):
+    """A value of a bucket, and when it ends on the steady clock."""
+
+    value: bytes
+    revision: int
+    until: float
 
 
 class MemoryBucket:
     """A `Bucket` in a dictionary; values older than ``ttl_s`` are gone."""
 
     def __init__(self, ttl_s: float | None = None) -> None:
-        self._ttl_s = ttl_s
-        self._values: dict[str, tuple[float, bytes]] = {}
+        self._ttl_s = math.inf if ttl_s is None else ttl_s
+        self._values: dict[str, _Kept] = {}
+        self._revisions = itertools.count(1)
         self._watchers: list[tuple[str, Callable[[str, bytes | None], None]]] = []
 
     async def get(self, key: str) -> bytes | None:
-        at, value = self._values.get(key, (0.0, b""))
-        return value if key in self._values and self._alive(at) else None
+        return (await self.read(key)).value
 
     async def put(self, key: str, value: bytes) -> None:
-        self._values[key] = (time.monotonic(), value)
-        self._tell(key, value)
+        self._keep(key, value, self._ttl_s)
 
     async def delete(self, key: str) -> None:
         if self._values.pop(key, None) is not None:
             self._tell(key, None)
 
     async def entries(self) -> dict[str, bytes]:
-        self._values = {key: entry for key, entry in self._values.items() if self._alive(entry[0])}
-        return {key: value for key, (_, value) in self._values.items()}
+        self._values = {key: kept for key, kept in self._values.items() if time.monotonic() < kept.until}
+        return {key: kept.value for key, kept in self._values.items()}
+
+    async def read(self, key: str) -> Entry:
+        kept = self._values.get(key)
+        alive = kept is not None and time.monotonic() < kept.until
+        return Entry(kept.value, kept.revision) if kept is not None and alive else Entry(None, 0)
+
+    async def replace(self, key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:
+        if (await self.read(key)).revision != revision:
+            return None
+        return self._keep(key, value, self._ttl_s if ttl_s is None else ttl_s)
+
+    async def remove(self, key: str, revision: int) -> bool:
+        if (await self.read(key)).revision != revision:
+            return False
+        await self.delete(key)
+        return True
 
     @asynccontextmanager
     async def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AsyncIterator[None]:
@@ -53,8 +78,11 @@ class MemoryBucket:
         finally:
             self._watchers.remove(watcher)
 
-    def _alive(self, at: float) -> bool:
-        return self._ttl_s is None or time.monotonic() - at < self._ttl_s
+    def _keep(self, key: str, value: bytes, ttl_s: float) -> int:
+        revision = next(self._revisions)
+        self._values[key] = _Kept(value, revision, time.monotonic() + ttl_s)
+        self._tell(key, value)
+        return revision
 
     def _tell(self, key: str, value: bytes | None) -> None:
         for pattern, changed in list(self._watchers):
@@ -106,6 +134,7 @@ class MemoryBroker:
         self.presence = MemoryBucket(ttl_s=10)
         self.config = MemoryBucket()
         self.lanes = MemoryBucket()
+        self.leases = MemoryBucket()
         self._max_queued = max_queued
         self._sequences = itertools.count(1)
         self._open: dict[int, Work] = {}

@@ -88,6 +88,7 @@ class NatsBroker:
         self.presence = NatsBucket(self.nc, streams.PRESENCE)
         self.config = NatsBucket(self.nc, streams.CONFIG)
         self.lanes = NatsBucket(self.nc, streams.LANES)
+        self.leases = NatsBucket(self.nc, streams.LEASES)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
         self._leases = asyncio.create_task(self._renew_leases())
 

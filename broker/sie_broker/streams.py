@@ -31,6 +31,7 @@ PRESENCE_TTL_S = 10.0
 NANO = 1_000_000_000
 
 JOBS, PRESENCE, CONFIG, LANES = "sie_jobs", "sie_presence", "sie_config", "sie_lanes"
+LEASES = "sie_leases"
 
 BUCKETS = (
     # Not direct: a replica that lags would not know a job whose 202 has just been answered.
@@ -39,6 +40,8 @@ BUCKETS = (
     KeyValueConfig(bucket=PRESENCE, ttl=PRESENCE_TTL_S, storage=StorageType.FILE, direct=True),
     KeyValueConfig(bucket=CONFIG, history=8, storage=StorageType.FILE, direct=True),
     KeyValueConfig(bucket=LANES, storage=StorageType.FILE, direct=True),
+    # Not direct: who holds a lease is asked of the leader alone.
+    KeyValueConfig(bucket=LEASES, storage=StorageType.FILE, direct=False),
 )
 
 

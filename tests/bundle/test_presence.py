@@ -17,7 +17,7 @@ LANE = Lane(pool="default", bundle="default", profile="cpu")
 
 
 def states(broker: MemoryBroker) -> list[WorkerState]:
-    return [msgspec.msgpack.decode(value, type=WorkerState) for _, value in broker.presence._values.values()]
+    return [msgspec.msgpack.decode(kept.value, type=WorkerState) for kept in broker.presence._values.values()]
 
 
 async def test_a_change_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

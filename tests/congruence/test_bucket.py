@@ -1,0 +1,84 @@
+"""Compare-and-swap in a bucket, and values that end: the same in memory and on a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from sie_broker.contract import Broker, Bucket, Entry
+
+
+@pytest.fixture
+async def bucket(broker: Broker) -> Bucket:
+    await broker.provision([])
+    return broker.leases
+
+
+async def test_what_is_not_there_is_written_once_however_many_try(bucket: Bucket) -> None:
+    assert await bucket.read("k") == Entry(None, 0)
+    written = await asyncio.gather(*(bucket.replace("k", bytes([n]), 0) for n in range(8)))
+    (winner,) = [n for n, revision in enumerate(written) if revision is not None]
+    assert await bucket.read("k") == Entry(bytes([winner]), written[winner])
+
+
+async def test_a_write_counts_only_over_the_revision_it_names(bucket: Bucket) -> None:
+    first = await bucket.replace("k", b"1", 0)
+    assert first is not None
+    second = await bucket.replace("k", b"2", first)
+    assert second is not None and second > first
+    assert await bucket.replace("k", b"late", first) is None
+    assert await bucket.replace("k", b"late", 0) is None
+    assert await bucket.get("k") == b"2"
+    await bucket.put("k", b"3")
+    assert await bucket.replace("k", b"late", second) is None
+    assert (await bucket.read("k")).value == b"3"
+
+
+async def test_a_value_is_removed_only_at_the_revision_that_is_named(bucket: Bucket) -> None:
+    first = await bucket.replace("k", b"1", 0)
+    assert first is not None
+    second = await bucket.replace("k", b"2", first)
+    assert second is not None
+    assert not await bucket.remove("k", first)
+    assert await bucket.get("k") == b"2"
+    assert await bucket.remove("k", second)
+    assert await bucket.get("k") is None
+    assert await bucket.entries() == {}
+
+
+async def test_a_key_that_was_deleted_is_written_over_the_revision_that_read_tells(bucket: Bucket) -> None:
+    await bucket.put("k", b"1")
+    await bucket.delete("k")
+    gone = await bucket.read("k")
+    assert gone.value is None
+    assert await bucket.replace("k", b"2", gone.revision) is not None
+    assert await bucket.get("k") == b"2"
+
+
+async def test_a_value_with_a_time_to_live_ends_and_its_last_revision_with_it(bucket: Bucket) -> None:
+    written = time.monotonic()
+    revision = await bucket.replace("k", b"1", 0, ttl_s=1)
+    assert revision is not None
+    while await bucket.get("k") is not None:
+        assert time.monotonic() - written < 10
+        await asyncio.sleep(0.005)
+    assert time.monotonic() - written >= 0.95
+    assert await bucket.read("k") == Entry(None, 0)
+    assert await bucket.replace("k", b"stale", revision, ttl_s=1) is None
+    again = await bucket.replace("k", b"2", 0)
+    assert again is not None and again > revision
+
+
+async def test_each_write_starts_the_time_to_live_anew(bucket: Bucket) -> None:
+    began, revision = time.monotonic(), 0
+    while time.monotonic() - began < 2.0:
+        written = await bucket.replace("k", b"1", revision, ttl_s=1)
+        assert written is not None, "renewed in time, and yet gone"
+        revision = written
+        await asyncio.sleep(0.3)
+    lasting = await bucket.replace("k", b"2", revision)
+    assert lasting is not None
+    await asyncio.sleep(1.2)  # the time to live of the write before has passed; this one has none
+    assert await bucket.read("k") == Entry(b"2", lasting)
