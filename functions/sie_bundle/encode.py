@@ -46,9 +46,9 @@ def plan(model: Model, request: EncodeRequest) -> Plan:
     """
     spec, params = model.spec, request.params
     options = Options(params.options, OPTIONS, "params.options")
-    wanted = wire_outputs.wanted(request, spec.id, _offered(spec, options))
+    wanted = wire_outputs.wanted(request, spec.id, spec.outputs)
     is_query = options.flag("is_query")
-    fde = _muvera(spec, options) if options.given("muvera") and "dense" in wanted else None
+    fde = _muvera(spec, options) if options.given("muvera") is not None and "dense" in wanted else None
     heads = list(dict.fromkeys("multivector" if fde and name == "dense" else name for name in wanted))
     rows = encode_rows(model, _texts(request, spec, is_query), options, heads, is_query)
     dims, normalize = _dims(spec, options), options.flag("normalize", default=True)
@@ -133,11 +133,6 @@ def _texts(request: EncodeRequest, spec: ModelSpec, is_query: bool) -> list[str]
     if prompt is None and (dense := spec.tasks.dense):
         prompt = dense.query_prompt if is_query else dense.document_prompt
     return [(prompt or "") + (item.text or "") for item in request.items]
-
-
-def _offered(spec: ModelSpec, options: Options) -> list[str]:
-    """The output types of the model; a fixed dimensional encoding is a dense one made of multivectors."""
-    return [*spec.outputs, "dense"] if options.given("muvera") and spec.tasks.multivector else spec.outputs
 
 
 def _dims(spec: ModelSpec, options: Options) -> int:

@@ -17,6 +17,7 @@ from sie_bundle.outputs import Floats, Outputs
 from sie_config.model_spec import Extract
 from sie_sdk import replies, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
+from sie_sdk.labels import labels_to_try
 from sie_sdk.replies import Extracted
 from sie_sdk.types import ExtractRequest, Timing, Usage
 
@@ -121,12 +122,7 @@ def _classes(model: Model, request: ExtractRequest, task: Extract, options: Opti
 
 def _entailment(model: Model, request: ExtractRequest, task: Extract, options: Options) -> Plan:
     sides = entailment.sides(model.labels, model.spec.id)
-    if not (labels := request.params.labels):
-        raise InvalidInputError(
-            f"{model.spec.id} tells how well labels fit a text, and there are none.",
-            field="params.labels",
-            hint='Send the labels to try: {"params": {"labels": ["sports", "politics"]}}.',
-        )
+    labels = labels_to_try(request, model.spec.id)
     if len(request.items) * len(labels) > MAX_PAIRS:
         raise InvalidInputError(
             f"{len(request.items)} items and {len(labels)} labels are too many at once.",

@@ -12,6 +12,7 @@ from typing import Any
 from sie_config.model_spec import ModelSpec
 from sie_sdk import outputs
 from sie_sdk.errors import InvalidInputError
+from sie_sdk.labels import labels_to_try
 from sie_sdk.types import EncodeRequest, ExtractRequest, Operation, ScoreRequest
 
 ROUTES: dict[str, Operation] = {
@@ -53,6 +54,8 @@ def _check_score(request: ScoreRequest, spec: ModelSpec) -> None:
 
 def _check_extract(request: ExtractRequest, spec: ModelSpec) -> None:
     _check_offered("extract", spec)
+    if spec.tasks.extract is not None and spec.tasks.extract.kind == "entailment":
+        labels_to_try(request, spec.id)
 
 
 def _check_offered(operation: Operation, spec: ModelSpec) -> None:

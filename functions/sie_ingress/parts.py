@@ -43,6 +43,8 @@ def split(request: wire.Request, spec: ModelSpec) -> Sequence[wire.Request]:
     A score's query is in every part. Items that are known by their place in the request get their id here, because a
     worker counts from the first item of its part.
     """
+    if len(request.items) == 1:
+        return [request]
     replied = _reply_bytes(request, spec) if isinstance(request, EncodeRequest) else [0] * len(request.items)
     chunks = _chunks(request.items, replied)
     if len(chunks) == 1:
@@ -83,7 +85,7 @@ def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
             fixed += SPARSE_BYTES
         elif name == "multivector" and tasks.multivector is not None:
             per_token, shortest = _row_bytes(tasks.multivector.dim, dtype), tasks.multivector.query_length
-        elif (muvera := (request.params.options or {}).get("muvera")) and tasks.multivector is not None:
+        elif (muvera := (request.params.options or {}).get("muvera")) is not None and tasks.multivector is not None:
             final = muvera.get("final_dims", MUVERA_DIMS) if isinstance(muvera, dict) else MUVERA_DIMS
             fixed += _row_bytes(final if type(final) is int and final > 0 else UNKNOWN_DIMS, dtype)
         elif tasks.dense is not None:

@@ -81,7 +81,7 @@ def wanted(request: EncodeRequest, model: str, offered: Sequence[str]) -> list[O
         InvalidInputError: an output type the model does not offer, no output at all, or a dtype sparse vectors lack.
     """
     options = request.params.options or {}
-    encoded = ["dense"] if options.get("muvera") and "multivector" in offered else []
+    encoded = ["dense"] if options.get("muvera") is not None and "multivector" in offered else []
     has = [name for name in get_args(OutputType) if name in (*offered, *encoded)]
     by_default = ["dense"] if "dense" in has else has
     in_options = options.get("output_types")

@@ -195,8 +195,14 @@ def test_a_fixed_dimensional_encoding_is_a_dense_vector_of_the_multivectors(colb
         assert np.allclose(found, encode_all([own for own in vectors if own is not None]), atol=1e-5)
 
 
-def test_muvera_settings_it_does_not_know_are_refused(colbert: EncoderModel) -> None:
-    assert refused(colbert, options={"muvera": {"buckets": 3}}).field == "params.options.muvera"
+def test_muvera_without_settings_takes_the_defaults_and_null_leaves_it_out(colbert: EncoderModel) -> None:
+    assert np.array_equal(dense(colbert, options={"muvera": {}}), dense(colbert, options={"muvera": True}))
+    assert run(colbert, options={"muvera": None})[0].dense is None
+
+
+@pytest.mark.parametrize("settings", [{"buckets": 3}, False, "on", 0])
+def test_muvera_settings_it_does_not_know_are_refused(colbert: EncoderModel, settings: object) -> None:
+    assert refused(colbert, options={"muvera": settings}).field == "params.options.muvera"
 
 
 def test_muvera_of_a_model_without_multivectors_is_refused(tiny: EncoderModel) -> None:

@@ -49,7 +49,8 @@ EVERYTHING = msgspec.structs.replace(
 )
 RERANKER = msgspec.structs.replace(SPEC, id="org/reranker", tasks=Tasks(score=Score()))
 TAGGER = msgspec.structs.replace(SPEC, id="org/tagger", tasks=Tasks(extract=Extract("entities")))
-SPECS = (SPEC, EVERYTHING, RERANKER, TAGGER)
+ZERO_SHOT = msgspec.structs.replace(SPEC, id="org/nli", tasks=Tasks(extract=Extract("entailment")))
+SPECS = (SPEC, EVERYTHING, RERANKER, TAGGER, ZERO_SHOT)
 TIMING = Timing(queue_ms=1.5, tokenization_ms=0.25, inference_ms=3.0, postprocessing_ms=0.5, total_ms=5.25)
 
 

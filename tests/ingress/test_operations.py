@@ -10,7 +10,7 @@ import pytest
 
 from sie_sdk import results, wire
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractRequest, Item, ScoreRequest
-from tests.ingress.conftest import EVERYTHING, MODEL, RERANKER, TAGGER, Desk
+from tests.ingress.conftest import EVERYTHING, MODEL, RERANKER, TAGGER, ZERO_SHOT, Desk
 
 PACKED = {"Content-Type": wire.MSGPACK}
 SCORE, EXTRACT, ENCODE = f"/v1/score/{RERANKER.id}", f"/v1/extract/{TAGGER.id}", f"/v1/encode/{EVERYTHING.id}"
@@ -131,6 +131,8 @@ async def test_one_body_under_one_key_on_two_routes_is_two_requests(desk: Desk) 
         (SCORE, {"items": ITEMS}, None, "query"),
         (SCORE, {"query": {"text": "q"}, "items": ITEMS * 501}, "items", "1000"),
         (EXTRACT, {"items": ITEMS, "params": {"labels": ["a", "a"]}}, "params.labels[1]", "once"),
+        (f"/v1/extract/{ZERO_SHOT.id}", {"items": ITEMS}, "params.labels", "Send the labels to try"),
+        (f"/v1/extract/{ZERO_SHOT.id}", {"items": ITEMS, "params": {"labels": []}}, "params.labels", "to try"),
         (EXTRACT, {"items": [{"text": "a"}, {"images": [{"data": ""}]}]}, "items[1].images", "text"),
     ],
 )

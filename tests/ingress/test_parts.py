@@ -81,7 +81,12 @@ def test_multivectors_are_split_by_the_size_of_their_reply_and_vectors_by_their_
     compact = EncodeRequest(request.items, EncodeParams(output_dtype="binary"))
     assert len(parts.split(compact, long)) == 1
     assert len(parts.split(request, SPEC)) == 1
-    for muvera, sizes in ((True, [102, 26]), ({"final_dims": 1024}, [128]), ({"final_dims": None}, [16] * 8)):
+    for muvera, sizes in (
+        (True, [102, 26]),
+        ({}, [102, 26]),
+        ({"final_dims": 1024}, [128]),
+        ({"final_dims": None}, [16] * 8),
+    ):
         encoded = EncodeRequest([Item(text="x")] * 128, EncodeParams(options={"muvera": muvera}))
         assert [len(part.items) for part in parts.split(encoded, long)] == sizes
     matrix = np.ones((512, 128), "f4")

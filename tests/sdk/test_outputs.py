@@ -40,6 +40,8 @@ def test_the_options_go_before_the_parameter() -> None:
 
 def test_a_fixed_dimensional_encoding_is_a_dense_output_of_a_model_with_multivectors() -> None:
     assert asked(["multivector"], options={"muvera": True}) == ["dense"]
+    assert asked(["multivector"], options={"muvera": {}}) == ["dense"]
+    assert asked(["multivector"], options={"muvera": None}) == ["multivector"]
     assert asked(["multivector"], output_types=["multivector", "dense"], options={"muvera": {"seed": 1}}) == [
         "multivector",
         "dense",
