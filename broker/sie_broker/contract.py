@@ -97,6 +97,8 @@ class WorkerState(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()
     in_flight: int = 0
     completed: int = 0
+    home: str = "default"
+    """The pool it was started in; ``lane`` names the one it works for now."""
     forwards: int = 0
     """Texts computed since the start, so that a test can see that nothing is computed twice."""
     memory_bytes: int = 0
@@ -185,6 +187,8 @@ class Broker(Protocol):
     @property
     def lanes(self) -> Bucket: ...
     @property
+    def pools(self) -> Bucket: ...
+    @property
     def leases(self) -> Bucket: ...
 
     async def connect(self) -> None: ...
@@ -192,6 +196,13 @@ class Broker(Protocol):
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
         """Create or update the queues of these (lane, model) pairs, one a priority; the config service's job alone."""
+        ...
+
+    async def retire(self, pool: str) -> bool:
+        """Let the queues of ``pool`` take no more work; once nothing waits in them, remove them and return True.
+
+        Until then what waits is still delivered. `provision` opens them again. The config service's job alone.
+        """
         ...
 
     async def submit(self, work: Work) -> Submission:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sie_broker import jobs
 from sie_broker.contract import Delivery, Entry, Lane, Queue, Reply, Room, Submission, Work
-from sie_sdk.errors import QueueFullError
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 DUPLICATE_WINDOW_S = 120.0
 
@@ -134,10 +134,12 @@ class MemoryBroker:
         self.presence = MemoryBucket(ttl_s=10)
         self.config = MemoryBucket()
         self.lanes = MemoryBucket()
+        self.pools = MemoryBucket()
         self.leases = MemoryBucket()
         self._max_queued = max_queued
         self._sequences = itertools.count(1)
         self._open: dict[int, Work] = {}
+        self._closed: set[str] = set()
         self._accepted: dict[str, tuple[int, float]] = {}
         self._queues: defaultdict[Queue, _Waiting] = defaultdict(_Waiting)
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
@@ -150,7 +152,12 @@ class MemoryBroker:
         """Nothing to close."""
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
-        """Queues appear on first use."""
+        """Queues appear on first use; those that were closed take work again."""
+        self._closed -= {lane.pool for lane, _ in queues}
+
+    async def retire(self, pool: str) -> bool:
+        self._closed.add(pool)
+        return not any(work.lane.pool == pool for work in self._open.values())
 
     async def submit(self, work: Work) -> Submission:
         now = time.monotonic()
@@ -158,6 +165,8 @@ class MemoryBroker:
             del self._accepted[next(iter(self._accepted))]
         if work.id in self._accepted:
             return Submission(sequence=self._accepted[work.id][0], duplicate=True)
+        if work.lane.pool in self._closed:
+            raise QueueUnavailableError(f"The queues of pool {work.lane.pool} are closed.", retry_after=1.0)
         if len(self._open) >= self._max_queued:
             raise QueueFullError("The queue is full.", limit=self._max_queued, retry_after=1.0)
         sequence = next(self._sequences)

@@ -88,6 +88,7 @@ class NatsBroker:
         self.presence = NatsBucket(self.nc, streams.PRESENCE)
         self.config = NatsBucket(self.nc, streams.CONFIG)
         self.lanes = NatsBucket(self.nc, streams.LANES)
+        self.pools = NatsBucket(self.nc, streams.POOLS)
         self.leases = NatsBucket(self.nc, streams.LEASES)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
         self._leases = asyncio.create_task(self._renew_leases())
@@ -107,6 +108,9 @@ class NatsBroker:
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
         await streams.ensure(self.nc, queues)
+
+    async def retire(self, pool: str) -> bool:
+        return await streams.retire(self.nc, pool)
 
     async def submit(self, work: Work) -> Submission:
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")

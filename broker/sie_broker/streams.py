@@ -28,9 +28,12 @@ IN_PROGRESS_S = 10.0
 """How often a worker renews the lease on work in hand: a third of ``ACK_WAIT_S``."""
 MAX_DELIVER = 5
 PRESENCE_TTL_S = 10.0
+QUEUE_BYTES = 2 << 30
+POOL_QUEUE_BYTES = 128 << 20
+"""The same for a pool beside the default one. The server sets all of it aside, and there may be 64 of them."""
 NANO = 1_000_000_000
 
-JOBS, PRESENCE, CONFIG, LANES = "sie_jobs", "sie_presence", "sie_config", "sie_lanes"
+JOBS, PRESENCE, CONFIG, LANES, POOLS = "sie_jobs", "sie_presence", "sie_config", "sie_lanes", "sie_pools"
 LEASES = "sie_leases"
 
 BUCKETS = (
@@ -40,6 +43,8 @@ BUCKETS = (
     KeyValueConfig(bucket=PRESENCE, ttl=PRESENCE_TTL_S, storage=StorageType.FILE, direct=True),
     KeyValueConfig(bucket=CONFIG, history=8, storage=StorageType.FILE, direct=True),
     KeyValueConfig(bucket=LANES, storage=StorageType.FILE, direct=True),
+    # Not direct: a pool is used at once by the caller whose POST has just been answered, perhaps at another ingress.
+    KeyValueConfig(bucket=POOLS, storage=StorageType.FILE, direct=False),
     # Not direct: who holds a lease is asked of the leader alone.
     KeyValueConfig(bucket=LEASES, storage=StorageType.FILE, direct=False),
 )
@@ -55,7 +60,7 @@ def work_stream(pool: str) -> StreamConfig:
         discard=DiscardPolicy.NEW,
         max_age=3600.0,
         max_msgs=200_000,
-        max_bytes=2 << 30,
+        max_bytes=QUEUE_BYTES if pool == "default" else POOL_QUEUE_BYTES,
         duplicate_window=120.0,
         allow_direct=True,
     )
@@ -101,6 +106,27 @@ async def ensure(nc: Client, queues: Iterable[tuple[Lane, str]]) -> None:
         for lane, model in wanted:
             for priority in PRIORITIES:
                 await _ensure_consumer(nc, Queue(lane, model, priority))
+
+
+async def retire(nc: Client, pool: str) -> bool:
+    """Close the pool's stream to new work; remove it if nothing waits in it. Returns whether it is gone.
+
+    Closed first, so that nothing can arrive between the look and the removal. What waits is delivered from a closed
+    stream as from an open one.
+
+    Raises:
+        QueueUnavailableError: the server does not answer.
+    """
+    js, config = nc.jetstream(), work_stream(pool)
+    config.subjects = [subjects.closed_subjects(pool)]
+    with translated():
+        try:
+            if (await js.update_stream(config)).state.messages:
+                return False
+            await js.delete_stream(subjects.stream(pool))
+        except nats.js.errors.NotFoundError:
+            pass
+    return True
 
 
 async def _ensure_consumer(nc: Client, queue: Queue) -> None:

@@ -13,15 +13,17 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from sie_broker.contract import Broker, Lane
+from sie_broker.pools import Assignment
 from sie_bundle import encode, extract, score
 from sie_bundle.door import Door
 from sie_bundle.executor import Executor
+from sie_bundle.membership import Membership
 from sie_bundle.operation import Operation
 from sie_bundle.presence import Presence
 from sie_bundle.residency import Residency
@@ -80,7 +82,7 @@ class Bundle:
     def __init__(self, broker: Broker, registry: Registry, settings: Settings) -> None:
         self._settings = settings
         lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
-        self._pinned = [spec for spec in _named(registry, settings.pinned_models) if lane_of(spec) == lane]
+        self._pinned = _named(registry, settings.pinned_models.split(","), lane)
         self.residency = Residency(
             weights_dir=Path(settings.weights_dir) if settings.weights_dir else None,
             cache_dir=Path(settings.cache_dir),
@@ -122,12 +124,16 @@ class Bundle:
             max_in_hand=settings.max_in_hand,
         )
         self.door = Door(self.presence, registry, self.worker.run)
+        self._membership = Membership(broker.pools, self.presence.worker, self._told)
+        self._registry, self._home = registry, lane
         self._background: list[asyncio.Task[None]] = []
+        self._holding: list[asyncio.Task[None]] = []
 
     async def start(self, warming: Warming) -> None:
         """Pull at once, so that the first request's weights and tokenizer load while torch is imported."""
         self._run(self.presence.beat())
         self._run(self.residency.watch())
+        self._run(self._membership.follow())
         for spec in self._pinned:
             self._run(self.residency.hold(spec))
         self.worker.update_pulls()
@@ -142,13 +148,26 @@ class Bundle:
         self.presence.became("draining")
         self.door.draining.set()
         await self.worker.drain(self._settings.drain_s)
-        for task in self._background:
+        ending = [*self._background, *self._holding]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await self.presence.goodbye()
         await asyncio.to_thread(self.executor.close)
         self.residency.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _told(self, assignment: Assignment | None) -> None:
+        """Work for whom the assigner says, and keep loaded what that pool has pinned."""
+        pool = self._settings.pool if assignment is None else assignment.pool
+        log.info("working for pool %s", pool)
+        self.worker.move(pool)
+        self.presence.move(pool)
+        for task in self._holding:
+            task.cancel()
+        pinned = _named(self._registry, () if assignment is None else assignment.pinned_models, self._home)
+        self.residency.pin([spec.id for spec in (*self._pinned, *pinned)])
+        self._holding = [asyncio.create_task(self.residency.hold(spec)) for spec in pinned]
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._background.append(asyncio.create_task(work))
@@ -162,12 +181,12 @@ class Bundle:
         return self.residency.resident(), worker.in_hand, worker.completed, self.executor.texts_computed
 
 
-def _named(registry: Registry, names: str) -> list[ModelSpec]:
-    """The specs of models named in a list with commas; a model that nobody knows must not keep the others down."""
+def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSpec]:
+    """Those models to pin that are of this lane; a model that nobody knows must not keep the others down."""
     specs = []
-    for name in filter(None, (name.strip() for name in names.split(","))):
+    for name in filter(None, (name.strip() for name in names)):
         try:
             specs.append(registry.resolve(name))
         except ModelNotFoundError as error:
-            log.warning("SIE_PINNED_MODELS: %s", error)
-    return specs
+            log.warning("not pinned: %s", error)
+    return [spec for spec in specs if lane_of(spec) == lane]

@@ -37,6 +37,7 @@ class Presence:
         self.startup: dict[str, float] = {}
         self._broker = broker
         self._lane = lane
+        self._home = lane.pool
         self._counts = counts
         self._spawned_at = spawned_at or time.time()
         self._changed = asyncio.Event()
@@ -54,6 +55,11 @@ class Presence:
         """Beat now: a model was loaded, for instance."""
         self._changed.set()
 
+    def move(self, pool: str) -> None:
+        """Work for another pool from now on, and tell it at once."""
+        self._lane = msgspec.structs.replace(self._lane, pool=pool)
+        self._changed.set()
+
     def now(self) -> WorkerState:
         """The state as of now."""
         models, in_flight, completed, forwards = self._counts()
@@ -65,6 +71,7 @@ class Presence:
             models=models,
             in_flight=in_flight,
             completed=completed,
+            home=self._home,
             forwards=forwards,
             memory_bytes=_resident_bytes(),
             startup=self.startup,

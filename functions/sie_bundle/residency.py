@@ -151,6 +151,11 @@ class Residency:
             await asyncio.sleep(WATCH_S)
             await asyncio.to_thread(self.ease)
 
+    def pin(self, names: Collection[str]) -> None:
+        """From now on never let exactly these models go."""
+        self._models.pin(names)
+        self._checkpoints.pin(names)
+
     async def hold(self, spec: ModelSpec) -> None:
         """Load a pinned model before anybody asks for it, trying until it is there."""
         while True:

@@ -44,6 +44,13 @@ class Tier(Generic[T]):
         self.gone = 0
         """How many were let go so far."""
 
+    def pin(self, names: Collection[str]) -> None:
+        """From now on exactly these never go, whether they are held yet or not."""
+        with self._lock:
+            self._pinned = frozenset(names)
+            for name, entry in self._entries.items():
+                entry.held = entry.held._replace(pinned=name in self._pinned)
+
     def names(self) -> tuple[str, ...]:
         """What is held, least recently used first."""
         with self._lock:

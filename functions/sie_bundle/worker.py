@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 
+import msgspec
+
 from sie_broker import jobs
 from sie_broker.connection import cancelled
 from sie_broker.contract import MAX_DATA_BYTES, PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
@@ -37,7 +39,10 @@ LAST_ATTEMPT = 5
 
 
 class Worker:
-    """Serves one lane of the broker. ``operations``: what to do per op; ``holds(model)``: whether it is loaded."""
+    """Serves a lane of the broker: that it was started in, or that of another pool it was given to.
+
+    ``operations``: what to do per op; ``holds(model)``: whether it is loaded.
+    """
 
     def __init__(
         self,
@@ -54,7 +59,8 @@ class Worker:
         self.completed = 0
         self._broker = broker
         self._registry = registry
-        self._lane = lane
+        self._home = self._lane = lane
+        self._draining = False
         self._name = name
         self._operations = operations
         self._holds = holds
@@ -63,16 +69,23 @@ class Worker:
 
     def update_pulls(self) -> None:
         """Pull for exactly the models the registry gives this lane; call it after every change of the registry."""
+        if self._draining:
+            return
         wanted = {
             Queue(self._lane, spec.id, priority)
             for spec in self._registry.specs()
-            if lane_of(spec) == self._lane
+            if lane_of(spec) == self._home
             for priority in PRIORITIES
         }
         for queue in wanted - self._pulls.keys():
             self._pulls[queue] = asyncio.create_task(self._pull(queue))
         for queue in self._pulls.keys() - wanted:
             self._pulls.pop(queue).cancel()
+
+    def move(self, pool: str) -> None:
+        """Pull what waits for the same models in another pool; what is in hand is finished and answered as ever."""
+        self._lane = msgspec.structs.replace(self._lane, pool=pool)
+        self.update_pulls()
 
     @property
     def in_hand(self) -> int:
@@ -81,6 +94,7 @@ class Worker:
 
     async def drain(self, within_s: float) -> None:
         """Stop pulling, finish what is in hand; after ``within_s`` seconds the rest is left to be given back."""
+        self._draining = True
         for pull in self._pulls.values():
             pull.cancel()
         await asyncio.gather(*self._pulls.values(), return_exceptions=True)

@@ -35,6 +35,16 @@ def test_what_is_put_is_found_and_counted() -> None:
     assert some.names() == ("b", "a"), "finding is using"
 
 
+def test_pins_may_change_while_things_are_held() -> None:
+    some = tier(100, "a")
+    some.put("a", Thing(), 40)
+    some.put("b", Thing(), 40)
+    some.pin(["b", "c"])
+    some.put("c", Thing(), 10)
+    assert [some.relieve(), some.relieve()] == ["a", None]
+    assert some.names() == ("b", "c")
+
+
 def test_putting_under_the_same_name_replaces() -> None:
     some = tier()
     some.put("a", Thing(), 40)

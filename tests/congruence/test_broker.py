@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from sie_broker import jobs
 from sie_broker.contract import Broker, Delivery, Lane, Queue, Reply, Work
 from sie_broker.jobs import Job
+from sie_sdk.errors import QueueUnavailableError
 from sie_sdk.types import Priority
 from tests.conftest import eventually
 
@@ -36,13 +38,13 @@ def work(work_id: str, *, model: str = MODEL, data: bytes = b"body", **more: Any
 
 @asynccontextmanager
 async def pulling(
-    broker: Broker, model: str = MODEL, priority: Priority = "interactive"
+    broker: Broker, model: str = MODEL, priority: Priority = "interactive", lane: Lane = LANE
 ) -> AsyncIterator[asyncio.Queue[Delivery]]:
     """Deliveries of one model in one priority class, as a queue."""
     taken: asyncio.Queue[Delivery] = asyncio.Queue()
 
     async def run() -> None:
-        async with aclosing(broker.pull(Queue(LANE, model, priority), Plenty(), lambda: 5)) as deliveries:
+        async with aclosing(broker.pull(Queue(lane, model, priority), Plenty(), lambda: 5)) as deliveries:
             async for delivery in deliveries:
                 await taken.put(delivery)
 
@@ -88,9 +90,9 @@ async def test_work_submitted_before_any_worker_exists_waits_for_one(ready: Brok
     assert sum((await ready.backlog()).values()) == 0
 
 
-async def eventually_not_queued(broker: Broker, sequence: int) -> None:
+async def eventually_not_queued(broker: Broker, sequence: int, lane: Lane = LANE) -> None:
     end = time.monotonic() + 10
-    while await broker.queued(LANE, sequence):
+    while await broker.queued(lane, sequence):
         assert time.monotonic() < end
         await asyncio.sleep(0.005)
 
@@ -217,6 +219,55 @@ async def test_a_bucket_tells_values_and_deletions_and_remembers_the_last(ready:
     assert await ready.config.get("models.a=2Fb") == b"2"
     assert await ready.config.get("models.c") is None
     assert await ready.config.entries() == {"models.a=2Fb": b"2"}
+
+
+async def test_retired_queues_take_no_work_and_are_gone_once_what_waits_in_them_is_done(ready: Broker) -> None:
+    lane = Lane(pool="team-a", bundle="default", profile="cpu")
+    await ready.provision([(lane, MODEL)])
+    waiting = msgspec.structs.replace(work("waiting"), lane=lane)
+    await ready.submit(waiting)
+    assert not await ready.retire("team-a")
+    with pytest.raises(QueueUnavailableError):
+        await ready.submit(msgspec.structs.replace(waiting, id="late"))
+    assert await ready.backlog() == {lane: 1}
+    async with pulling(ready, lane=lane) as taken:
+        delivery = await take(taken)
+        assert delivery.work == waiting
+        assert not await ready.retire("team-a")
+        await delivery.ack()
+        await eventually_not_queued(ready, 1, lane)
+    assert await ready.retire("team-a")
+    assert await ready.retire("team-a")
+    with pytest.raises(QueueUnavailableError):
+        await ready.submit(msgspec.structs.replace(waiting, id="too late"))
+    await ready.submit(work("elsewhere"))
+
+
+async def test_queues_that_were_closed_or_removed_take_work_again_once_provisioned(ready: Broker) -> None:
+    lane = Lane(pool="team-a", bundle="default", profile="cpu")
+    mine = msgspec.structs.replace(work("first"), lane=lane)
+    await ready.provision([(lane, MODEL)])
+    await ready.submit(mine)
+    assert not await ready.retire("team-a")
+    await ready.provision([(lane, MODEL)])
+    await ready.submit(msgspec.structs.replace(mine, id="second"))
+    async with pulling(ready, lane=lane) as taken:
+        for work_id in ("first", "second"):
+            delivery = await take(taken)
+            assert delivery.work.id == work_id
+            await delivery.ack()
+    await gone(ready, "team-a")
+    await ready.provision([(lane, MODEL)])
+    await ready.submit(msgspec.structs.replace(mine, id="third"))
+    async with pulling(ready, lane=lane) as taken:
+        assert (await take(taken)).work.id == "third"
+
+
+async def gone(broker: Broker, pool: str) -> None:
+    end = time.monotonic() + 10
+    while not await broker.retire(pool):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
 
 
 async def test_a_watch_sees_only_the_keys_it_asks_for(ready: Broker) -> None:
