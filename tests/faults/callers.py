@@ -1,0 +1,185 @@
+"""Callers that do not give up, and the account of what became of each id they sent.
+
+Every request has a text and an Idempotency-Key of its own; on a refusal, a broken connection or a 202 its caller asks
+again until it has the answer, which must be the one to its own text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from sie_ingress.submit import job_id
+from sie_sdk import calls, results, wire
+from sie_sdk.types import EncodeRequest, Item
+from tests.faults.deployment import MODEL, STREAM, Deployment
+from tests.faults.noop_bundle import vector
+from tests.platform import wait_until
+
+log = logging.getLogger("faults")
+
+CALLERS = 32
+PATIENCE_S = 100.0
+HEADERS = {"Content-Type": wire.MSGPACK, "Accept": wire.MSGPACK}
+
+
+class Asked(NamedTuple):
+    """One request. ``id`` is what its work is called in the queue and in the record."""
+
+    text: str
+    key: str
+    id: str
+
+
+def asked(name: str) -> Asked:
+    """A request nobody else sends."""
+    key = calls.fresh_key()
+    return Asked(f"{name} {key}", key, job_id(key))
+
+
+class Load:
+    """``count`` requests by ``callers`` at a time, on a thread of their own.
+
+    ``urls``: one ingress, or several to turn to in order when one cannot be reached.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], count: int, callers: int = CALLERS, headers: dict[str, str] | None = None
+    ) -> None:
+        self.requests = [asked(f"request {number}") for number in range(count)]
+        self.answered: list[str] = []
+        """Ids in the order in which their answers came; one entry per answer."""
+        self.met: Counter[str] = Counter()
+        """What callers met on their way: statuses, error codes and ``unreachable``."""
+        self.wrong: list[str] = []
+        self._urls = urls
+        self._callers = callers
+        self._headers = HEADERS | (headers or {})
+        self._enough = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def await_answered(self, count: int) -> None:
+        """Return when so many are answered."""
+        wait_until(lambda: len(self.answered) >= count or not self._thread.is_alive(), PATIENCE_S)
+        self._raise()
+
+    def finish(self) -> None:
+        """Return when every caller has its answer."""
+        self._thread.join(PATIENCE_S + 20)
+        self._raise()
+        assert not self._thread.is_alive(), f"{len(self.answered)} of {len(self.requests)} answered; met {self.met}"
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._ask_all())
+        except BaseException as failure:
+            self._failure = failure
+
+    async def _ask_all(self) -> None:
+        pending = iter(self.requests)
+
+        async def caller(number: int, http: httpx.AsyncClient) -> None:
+            for request in pending:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._ask(http, request, number)
+
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._callers)
+        async with httpx.AsyncClient(timeout=30, limits=limits) as http:
+            await asyncio.gather(*(caller(number, http) for number in range(self._callers)))
+
+    async def _ask(self, http: httpx.AsyncClient, request: Asked, turn: int) -> None:
+        body = wire.request_body(EncodeRequest([Item(text=request.text)]))
+        job: str | None = None
+        while True:
+            url = self._urls[turn % len(self._urls)]
+            try:
+                if job is None:
+                    headers = self._headers | {"Idempotency-Key": request.key}
+                    reply = await http.post(f"{url}/v1/encode/{MODEL}", content=body, headers=headers)
+                else:
+                    reply = await http.get(url + job, headers=self._headers | {"Prefer": "wait=10"})
+            except httpx.TransportError:
+                self.met["unreachable"] += 1
+                turn += 1
+                await asyncio.sleep(0.2)
+                continue
+            self.met[reply.headers.get("x-sie-error-code", str(reply.status_code))] += 1
+            if reply.status_code == 200:
+                return self._take(request, reply.content)
+            if reply.status_code == 202:
+                job = reply.headers["location"]
+            elif reply.status_code == 503:
+                await asyncio.sleep(float(reply.headers["retry-after"]))
+            else:
+                pytest.fail(f"{request}: {reply.status_code} {reply.text}")
+
+    def _take(self, request: Asked, body: bytes) -> None:
+        (result,) = results.read_encode(body)
+        if result.dense is None or result.dense.tolist() != vector(request.text):
+            self.wrong.append(request.id)
+        self.answered.append(request.id)
+
+
+class Account(NamedTuple):
+    """What became of a load: ids by how they fared."""
+
+    begun_again: dict[str, int]
+    """Ids that were begun more than once, and how often."""
+    computed_again: dict[str, int]
+    """Ids that were computed to the end more than once, and how often."""
+
+
+def account(deployment: Deployment, *loads: Load) -> Account:
+    """Wait for the end of the loads and settle: every id answered once, rightly, nothing left in the queue.
+
+    Logs the figures for docs/reliability.md (``--log-cli-level=INFO`` shows them).
+    """
+    for load in loads:
+        load.finish()
+    known = {request.id for load in loads for request in load.requests}
+    answers = Counter(id for load in loads for id in load.answered)
+    begun, computed = (_count(deployment, event) for event in ("start", "done"))
+    assert answers.keys() == known, f"not answered: {known - answers.keys()}"
+    assert set(answers.values()) == {1}
+    assert not any(load.wrong for load in loads)
+    assert begun.keys() == computed.keys() == known, "something was computed that nobody asked for, or not at all"
+    wait_until(lambda: waiting(deployment) == 0, 60)
+    met = sum((load.met for load in loads), Counter[str]())
+    again = Account(_repeated(begun), _repeated(computed))
+    log.info(
+        "%d ids, %d answered; begun again %d, computed again %d; met %s",
+        len(known),
+        sum(answers.values()),
+        len(again.begun_again),
+        len(again.computed_again),
+        dict(met),
+    )
+    return again
+
+
+def waiting(deployment: Deployment) -> int:
+    """Messages in the work stream."""
+    info = asyncio.run(deployment.ask_server(f"$JS.API.STREAM.INFO.{STREAM}"))
+    return int(info["state"]["messages"])
+
+
+def _count(deployment: Deployment, event: str) -> Counter[str]:
+    # What is computed a second time for a caller whose answer was lost goes by another id.
+    return Counter(line.id.removesuffix("-again") for line in deployment.recorded(event))
+
+
+def _repeated(counted: Counter[str]) -> dict[str, int]:
+    return {id: times for id, times in counted.items() if times > 1}

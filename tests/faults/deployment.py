@@ -1,0 +1,204 @@
+"""A deployment whose processes a test may kill, stop, pause and start again by name: real servers, noop bundles.
+
+Owns processes, their ports (kept over a restart) and folders. Who calls and what must come of it stands in ``callers``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import nats
+from nats.aio.client import Client
+
+from sie_broker.contract import Lane
+from sie_broker.streams import MAX_PAYLOAD_BYTES
+from sie_local.ports import free_port
+from sie_local.programs import nats_server
+from tests.faults.noop_bundle import Recorded, recorded
+from tests.platform import wait_until
+
+LANE = Lane(pool="default", bundle="default", profile="cpu")
+MODEL = "test/noop"
+STREAM = "WORK_default"
+IN_HAND = 8
+"""The most requests one bundle takes from the queue at once: what a kill may cost."""
+
+SPEC = f"""
+id: {MODEL}
+revision: "0"
+family: bert
+tasks: {{dense: {{dim: 2}}}}
+max_sequence_length: 512
+sources: [{{kind: local, path: nowhere}}]
+"""
+PROGRAMS = {
+    "config": ("-m", "sie_config"),
+    "ingress": ("-m", "sie_ingress"),
+    "demand": ("-m", "sie_broker"),
+    "bundle": (str(Path(__file__).parent / "noop_bundle.py"),),
+}
+SERVERS = ("nats-1", "nats-2", "nats-3")
+
+
+class Deployment:
+    """One deployment in ``folder``. A name is a program and a number: ``bundle-2`` is a second ``bundle``.
+
+    ``servers``: one NATS server, or the three of a cluster. ``settings`` are those of every process but the servers.
+    """
+
+    def __init__(self, folder: Path, servers: int = 1, **settings: str) -> None:
+        self.folder = folder
+        self.record = folder / "record"
+        self.servers = SERVERS[:servers]
+        self._ports = {name: free_port() for name in self.servers}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: dict[str, dict[str, str]] = {}
+        models = folder / "models"
+        models.mkdir(parents=True)
+        (models / "noop.yaml").write_text(SPEC)
+        self.nats_url = ",".join(f"nats://127.0.0.1:{self._ports[name]}" for name in self.servers)
+        self._settings = {
+            "SIE_NATS_URL": self.nats_url,
+            "SIE_MODELS": str(models),
+            "SIE_MAX_IN_HAND": str(IN_HAND),
+            "SIE_LOG_LEVEL": "INFO",
+            "NOOP_RECORD": str(self.record),
+            **settings,
+        }
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def up(self, *names: str) -> None:
+        """Start what every test needs, then ``names``; return when all are ready."""
+        for name in self.servers:
+            self._run_server(name)
+        for name in self.servers:
+            self.await_ready(name)
+        self.start("config")
+        self.start("ingress", *names)
+
+    def start(self, *names: str, **settings: str) -> None:
+        """Start processes, or start them again, and return when all are ready.
+
+        ``settings`` are theirs alone, and stay theirs when they are started again without any.
+        """
+        for name in names:
+            if name in SERVERS:
+                self._run_server(name)
+            else:
+                self._run(name, settings or self._started.get(name, {}))
+        for name in names:
+            self.await_ready(name)
+
+    def await_ready(self, name: str) -> None:
+        """Return when the process serves."""
+        path = "healthz" if name in SERVERS else "readyz"
+        port = self._ports[f"{name} http"] if name in SERVERS else self._ports[name]
+
+        def ready() -> bool:
+            assert self._processes[name].poll() is None, f"{name} ended: {self.log(name)[-2000:]}"
+            if name.startswith("demand"):
+                return "holding demand" in self.log(name)
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(f"http://127.0.0.1:{port}/{path}", timeout=5).status_code == 200
+            return False
+
+        wait_until(ready, 40)
+
+    def kill(self, name: str) -> int:
+        """kill -9; returns the id of the process that is no more."""
+        return self._end(name, signal.SIGKILL)
+
+    def stop(self, name: str) -> int:
+        """SIGTERM, and wait for the end."""
+        return self._end(name, signal.SIGTERM)
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Any other signal."""
+        self._processes[name].send_signal(number)
+
+    def alive(self, name: str) -> bool:
+        """Whether it runs."""
+        return self._processes[name].poll() is None
+
+    def close(self) -> None:
+        """Kill everything that is left."""
+        for name, process in self._processes.items():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                self.kill(name)
+
+    def _end(self, name: str, number: signal.Signals) -> int:
+        process = self._processes[name]
+        process.send_signal(number)
+        process.wait(60)
+        return process.pid
+
+    def _run(self, name: str, settings: dict[str, str]) -> None:
+        port = self._ports.setdefault(name, free_port())
+        self._started[name] = settings
+        own = {"PORT": str(port), "NOOP_NAME": name}
+        program = PROGRAMS[name.split("-")[0]]
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("SIE_", "NOOP_"))}
+        self._spawn(name, [sys.executable, *program], clean | self._settings | own | settings)
+
+    def _run_server(self, name: str) -> None:
+        store = self.folder / name
+        store.mkdir(exist_ok=True)
+        http = self._ports.setdefault(f"{name} http", free_port())
+        config = (
+            f'server_name: {name}\nlisten: "127.0.0.1:{self._ports[name]}"\nhttp: "127.0.0.1:{http}"\n'
+            f'max_payload: {MAX_PAYLOAD_BYTES}\njetstream {{ store_dir: "{store}", max_file_store: 16GB }}\n'
+        )
+        if len(self.servers) > 1:
+            routes = {each: self._ports.setdefault(f"{each} route", free_port()) for each in self.servers}
+            others = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes.values())
+            config += f'cluster {{ name: test, listen: "127.0.0.1:{routes[name]}", routes: [{others}] }}\n'
+        (self.folder / f"{name}.conf").write_text(config)
+        self._spawn(name, [nats_server(), "-c", str(self.folder / f"{name}.conf")], dict(os.environ))
+
+    def _spawn(self, name: str, command: list[str], env: dict[str, str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+
+    # -- what is seen of them ------------------------------------------------------------------------------------------
+
+    def url(self, name: str = "ingress") -> str:
+        """Where an ingress serves."""
+        return f"http://127.0.0.1:{self._ports[name]}"
+
+    def log(self, name: str) -> str:
+        """What a process has said, over all its lives."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def recorded(self, event: str, worker: str = "") -> list[Recorded]:
+        """What the bundles, or one of them, have begun (``start``) or computed (``done``)."""
+        return [line for line in recorded(self.record) if line.event == event and worker in ("", line.worker)]
+
+    def live_workers(self, ingress: str = "ingress") -> list[dict[str, Any]]:
+        """The ready workers as an ingress sees them."""
+        rows = httpx.get(f"{self.url(ingress)}/health", timeout=30).json()["workers"]
+        return [row for row in rows if row["state"] == "ready"]
+
+    async def connected(self) -> Client:
+        """A connection of the test's own, to be closed by it."""
+        return await nats.connect(self.nats_url.split(","), connect_timeout=5)
+
+    async def ask_server(self, subject: str, body: object = None) -> dict[str, Any]:
+        """One request of the JetStream API."""
+        client = await self.connected()
+        try:
+            data = b"" if body is None else msgspec.json.encode(body)
+            answer: dict[str, Any] = msgspec.json.decode((await client.request(subject, data, timeout=5)).data)
+            return answer
+        finally:
+            await client.close()
