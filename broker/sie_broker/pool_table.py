@@ -1,17 +1,17 @@
 """The pools as one process sees them: the pools bucket, mirrored in memory so that a look costs no network call.
 
-The whole at first, then each change as it is told, and the whole again every minute. Owns the mirror and nothing else:
-the records are ``pools``, what follows from them is decided by the reader.
+The whole at first, then each change as it is told, and the whole again a second after a change (a write that was
+refused is told too) and every minute. Owns the mirror and how an entry is changed; the records are ``pools``, what
+follows from them is decided by the reader.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TypeVar
-
-import msgspec
 
 from sie_broker import pools
 from sie_broker.connection import cancelled
@@ -19,12 +19,13 @@ from sie_broker.contract import Bucket
 from sie_broker.pools import Assignment, Pool
 from sie_sdk.errors import QueueUnavailableError
 
-log = logging.getLogger("sie.broker.pools")
-
 T = TypeVar("T")
 
+log = logging.getLogger("sie.broker.pools")
+
 REREAD_S = 60.0
-RETRY_S = 1.0
+SOON_S = 1.0
+"""After what was told, and after a read that failed."""
 
 
 class PoolTable:
@@ -43,20 +44,26 @@ class PoolTable:
     async def follow(self, changed: Callable[[], None] = lambda: None) -> None:
         """Keep the table up to date until cancelled; ``changed()`` is called after each change."""
         told: dict[str, bytes | None] = {}
+        news = asyncio.Event()
 
         def on_change(key: str, value: bytes | None) -> None:
             told[key] = value
             self.apply(key, value)
+            news.set()
             changed()
 
         async with self._bucket.watch(on_change):
             while not cancelled():
                 told.clear()
+                news.clear()
                 read = await self._read()
                 for key, value in told.items():  # told while the whole was read, and perhaps newer than it
                     self.apply(key, value)
                 changed()
-                await asyncio.sleep(REREAD_S if read else RETRY_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REREAD_S if read else SOON_S):
+                        await news.wait()
+                        await asyncio.sleep(SOON_S)
 
     async def look_up(self, name: str) -> Pool | None:
         """The pool of that name, asked of the bucket itself: another process may have made it just now.
@@ -68,24 +75,38 @@ class PoolTable:
             self.apply(key, await self._bucket.get(key))
         return self.pools.get(name)
 
-    async def put(self, pool: Pool) -> None:
-        """Write a pool; this table has it at once.
+    async def change(self, name: str, decide: Callable[[Pool | None], Pool | None]) -> Pool | None:
+        """Make of a pool what ``decide`` makes of it as it stands (None: there is none), whoever else writes meanwhile.
+
+        Raises:
+            QueueUnavailableError: the broker does not answer. And what ``decide`` raises.
+        """
+        key = pools.pool_key(name)
+        while True:
+            entry = await self._bucket.read(key)
+            self.apply(key, entry.value)
+            before = self.pools.get(name)
+            after = decide(before)
+            if after == before:
+                return after
+            if after is None:
+                done = await self._bucket.remove(key, entry.revision)
+            else:
+                done = await self._bucket.replace(key, pools.encode(after), entry.revision) is not None
+            if done:
+                self.apply(key, None if after is None else pools.encode(after))
+                return after
+
+    async def note_queues(self, name: str, shape: str | None) -> None:
+        """Tell everybody for which shape the pool's queues exist; None: for none.
 
         Raises:
             QueueUnavailableError: the broker does not answer.
         """
-        await self._put(pools.pool_key(pool.name), pools.encode(pool))
-
-    async def remove(self, name: str) -> None:
-        """Forget a pool; errors as `put`."""
-        await self._put(pools.pool_key(name), None)
-
-    async def note_queues(self, name: str, shape: str | None) -> None:
-        """Tell everybody for which shape the pool's queues exist; None: for none. Errors as `put`."""
         await self._put(pools.queues_key(name), None if shape is None else shape.encode())
 
     async def assign(self, worker: str, assignment: Assignment | None) -> None:
-        """Tell a worker whom it works for; None: the pool it was started in. Errors as `put`."""
+        """Tell a worker whom it works for; None: the pool it was started in. Errors as `note_queues`."""
         await self._put(pools.worker_key(worker), None if assignment is None else pools.encode(assignment))
 
     async def _put(self, key: str, value: bytes | None) -> None:
@@ -116,7 +137,7 @@ class PoolTable:
                 _set(self.queues, name, None if value is None else value.decode())
             elif (name := pools.named(key, pools.WORKER)) is not None:
                 _set(self.assigned, name, None if value is None else pools.read_assignment(value))
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             log.warning("skipped %s: %s", key, error)
 
 
