@@ -65,15 +65,20 @@ def cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def refusal(err_code: int | None) -> QueueFullError | QueueUnavailableError:
+    """JetStream's refusal as an error of ours."""
+    if err_code == STREAM_FULL:
+        return QueueFullError("The work queue is full.", retry_after=1.0, hint="Try again later.")
+    return QueueUnavailableError("The broker refused the request.", retry_after=1.0)
+
+
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
     """Errors of nats-py inside this block leave it as errors of `sie_sdk.errors`."""
     try:
         yield
     except nats.js.errors.APIError as error:
-        if error.err_code == STREAM_FULL:
-            raise QueueFullError("The work queue is full.", retry_after=1.0, hint="Try again later.") from error
-        raise QueueUnavailableError("The broker refused the request.", retry_after=1.0) from error
+        raise refusal(error.err_code) from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
         # OSError: connection refused. The builtin TimeoutError comes from nats-py too.
         raise QueueUnavailableError("The broker does not answer.", retry_after=1.0) from error

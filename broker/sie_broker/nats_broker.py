@@ -20,15 +20,33 @@ from nats.aio.msg import Msg
 
 from sie_broker import connection, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
-from sie_broker.connection import translated
+from sie_broker.connection import refusal, translated
 from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work
+from sie_broker.mailbox import Confirmations, Mailbox, is_unanswered
 from sie_broker.pull import Interrupt, pull
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
 
+PUBLISHED_S = 2.0
+"""How long JetStream may take to say that it has some work."""
 REPLY_TAKEN_S = 2.0
 """How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
+
+
+class _Refusal(msgspec.Struct):
+    err_code: int = 0
+
+
+class _Receipt(msgspec.Struct):
+    """JetStream's answer to a publish (``PubAck``)."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: _Refusal | None = None
+
+
+_receipts = msgspec.json.Decoder(_Receipt)
 
 
 class NatsDelivery:
@@ -90,6 +108,9 @@ class NatsBroker:
         self.lanes = NatsBucket(self.nc, streams.LANES)
         self.pools = NatsBucket(self.nc, streams.POOLS)
         self.leases = NatsBucket(self.nc, streams.LEASES)
+        self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
+        await self._mailbox.open()
+        self._confirmations = Confirmations(self.nc)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
         self._leases = asyncio.create_task(self._renew_leases())
 
@@ -116,8 +137,13 @@ class NatsBroker:
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
         headers["Nats-Msg-Id"] = work.id
         with translated():
-            ack = await self._js.publish(subjects.work(work.queue), body, headers=headers)
-        return Submission(sequence=ack.seq, duplicate=bool(ack.duplicate))
+            answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
+        if is_unanswered(answer):
+            raise QueueUnavailableError("There is no queue for this work.", retry_after=1.0)
+        ack = _receipts.decode(answer.data)
+        if ack.error is not None:
+            raise refusal(ack.error.err_code)
+        return Submission(sequence=ack.seq, duplicate=ack.duplicate)
 
     @contextmanager
     def expect(self, work_id: str) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
@@ -140,22 +166,22 @@ class NatsBroker:
         waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
         for future in waiting:
             future.set_result(reply)
-        try:
-            if not waiting:
+        if not waiting:
+            try:
                 await jobs.keep(self.jobs, reply)
-            if message.reply:
-                await self.nc.publish(message.reply, b"taken")
-        except (QueueUnavailableError, nats.errors.Error) as error:
-            log.warning("reply %s was not taken, its worker will keep it: %s", reply.id, error)
+            except QueueUnavailableError as error:
+                log.warning("reply %s was not taken, its worker will keep it: %s", reply.id, error)
+                return
+        self._confirmations.confirm(message.reply)
 
     async def deliver_reply(self, work: Work, reply: Reply) -> None:
         """Send the reply to the work's inbox; when its owner does not take it, keep it as the job's result."""
         if work.reply_to is not None:
             headers, body = envelope.from_reply(reply)
             try:
-                await self.nc.request(work.reply_to, body, timeout=REPLY_TAKEN_S, headers=headers)
-                return
-            except (nats.errors.NoRespondersError, TimeoutError, nats.errors.TimeoutError):
+                if not is_unanswered(await self._mailbox.ask(work.reply_to, body, headers, REPLY_TAKEN_S)):
+                    return
+            except TimeoutError:
                 pass
             except nats.errors.Error as error:
                 raise QueueUnavailableError("The broker does not take replies.", retry_after=1.0) from error
