@@ -8,8 +8,10 @@ import logging
 from sie_broker import process
 from sie_broker.connection import cancelled
 from sie_broker.nats_broker import NatsBroker
+from sie_broker.pool_table import PoolTable
 from sie_config import catalog, store
 from sie_config.app import app
+from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lane_of
 from sie_config.settings import Settings
 from sie_sdk import settings
@@ -27,27 +29,30 @@ async def main() -> None:
     broker = NatsBroker(setting.nats_url, name="config")
     stop = process.stop_signal()
     await process.connect(broker)
-    await _publish(broker, registry)
+    queues = PoolQueues(broker, registry, PoolTable(broker.pools))
+    await _publish(broker, registry, queues)
     async with process.serving(app(registry), setting.host, process.port()):
         log.info("serving %d models", len(registry.specs()))
-        repairing = asyncio.create_task(_repair(broker, registry))
+        keeping = [asyncio.create_task(_repair(broker, registry, queues)), asyncio.create_task(queues.run())]
         await stop.wait()
-        repairing.cancel()
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
     await broker.close()
 
 
-async def _publish(broker: NatsBroker, registry: Registry) -> None:
+async def _publish(broker: NatsBroker, registry: Registry, queues: PoolQueues) -> None:
     """Queues before entries: a model is told to readers only when its work has a place to wait."""
-    await broker.provision((lane_of(spec), spec.id) for spec in registry.specs())
+    await broker.provision([*((lane_of(spec), spec.id) for spec in registry.specs()), *queues.living()])
     await store.publish(broker.config, registry.specs())
 
 
-async def _repair(broker: NatsBroker, registry: Registry) -> None:
+async def _repair(broker: NatsBroker, registry: Registry, queues: PoolQueues) -> None:
     """Make the server match again every while: its storage may have been lost or changed by somebody else."""
     while not cancelled():
         await asyncio.sleep(REPAIR_S)
         try:
-            await _publish(broker, registry)
+            await _publish(broker, registry, queues)
         except QueueUnavailableError as error:
             log.warning("the catalogue was not published again: %s", error)
 

@@ -1,0 +1,94 @@
+"""The queues of pools: made when a pool is, closed when its lease has ended, removed once nothing waits in them.
+
+No work is accepted for a pool before its queues exist: that they do is noted beside its record. Owns their life and the
+end of the record; who makes a pool is the ingress, who serves it is decided by ``sie_broker.assigner``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from sie_broker.connection import cancelled
+from sie_broker.contract import Broker, Lane
+from sie_broker.pool_table import PoolTable
+from sie_broker.pools import DEFAULT, Pool, service_of
+from sie_config.registry import Registry, lane_of
+from sie_sdk.errors import QueueUnavailableError
+
+log = logging.getLogger("sie.config.pools")
+
+LOOK_S = 1.0
+"""How often ended leases and the last of their work are looked for, while there is any pool."""
+
+
+class PoolQueues:
+    """Keeps the queues of the pools in ``table`` for the models of ``registry``. ``clock``: seconds since the epoch."""
+
+    def __init__(
+        self, broker: Broker, registry: Registry, table: PoolTable, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._broker = broker
+        self._registry = registry
+        self._table = table
+        self._clock = clock
+
+    def living(self) -> Iterator[tuple[Lane, str]]:
+        """The queues of all living pools."""
+        for pool in self._table.pools.values():
+            if pool.living(self._clock()):
+                yield from self._of(pool)
+
+    async def run(self) -> None:
+        """Keep them until cancelled."""
+        news = asyncio.Event()
+        following = asyncio.create_task(self._table.follow(news.set))
+        try:
+            while not cancelled():
+                news.clear()
+                try:
+                    await self._settle()
+                except QueueUnavailableError as error:
+                    log.warning("the queues of pools wait for the broker: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S if self._table.pools or self._table.queues else None):
+                        await news.wait()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _settle(self) -> None:
+        for name in sorted(self._table.pools.keys() | self._table.queues.keys()):
+            pool = self._table.pools.get(name)
+            if pool is None or not pool.living(self._clock()):
+                await self._retire(name)
+            elif not self._table.ready(pool):
+                await self._broker.provision(self._of(pool))
+                await self._table.note_queues(name, pool.shape)
+                log.info("pool %s has its queues", name)
+
+    async def _retire(self, name: str) -> None:
+        """One step towards the end of a pool that does not live, as the bucket itself says."""
+        pool = await self._table.look_up(name)
+        if pool is not None and pool.living(self._clock()):
+            return
+        if name in self._table.queues:
+            log.info("pool %s takes no more work", name)
+            await self._table.note_queues(name, None)
+        # A pool of the catalogue is not ours to close, whatever stands in the bucket.
+        kept = {DEFAULT, *(spec.pool for spec in self._registry.specs())}
+        if name in kept or await self._broker.retire(name):
+            after = await self._table.change(
+                name, lambda pool: pool if pool is not None and pool.living(self._clock()) else None
+            )
+            if after is None:
+                log.info("pool %s is gone", name)
+
+    def _of(self, pool: Pool) -> Iterator[tuple[Lane, str]]:
+        for lane in pool.lanes():
+            for spec in self._registry.specs():
+                if lane_of(spec) == service_of(lane):
+                    yield lane, spec.id
