@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
-import uuid
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -158,7 +158,7 @@ class Identified:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex().encode()
         identity = [
             (b"x-request-id", request_id),
             (b"x-sie-request-id", request_id),

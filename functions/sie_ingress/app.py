@@ -16,6 +16,7 @@ from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.express import Express
 from sie_ingress.health import Health, page
 from sie_ingress.held import Held
 from sie_ingress.inference import Inference
@@ -68,7 +69,7 @@ def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, re
             Route("/readyz", readiness.__call__, methods=["GET"]),
             Route("/metrics", metrics.page, methods=["GET"]),
         ],
-        middleware=[Middleware(Counted, metrics), Middleware(answer.Identified)],
+        middleware=[Middleware(Counted, metrics), Middleware(answer.Identified), Middleware(Express, inference.serve)],
         exception_handlers={
             SIEError: answer.refuse_typed,
             HTTPException: answer.refuse_http,

@@ -7,8 +7,8 @@ in ``operations``.
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from collections.abc import Sequence
 
 import msgspec
@@ -64,29 +64,30 @@ class Inference:
     async def serve(self, operation: Operation, request: Request) -> Response:
         """One request of ``operation``, from its body to its answer."""
         accepted = time.time()
-        terms = read_terms(request.headers, accepted)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+        terms = read_terms(headers, accepted)
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
         spec = self._registry.resolve(request.path_params["model"])
-        media = wire.body_type(request.headers.get("content-type"))
+        media = wire.body_type(headers.get("content-type"))
         body = await read_body(request, self._settings.max_body_bytes)
         parsed = wire.PARSERS[operation](body, media, limits=self._limits)
         CHECKS[operation](parsed, spec)
         split = parts.split(parsed, spec)
-        key = request.headers.get("idempotency-key")
+        key = headers.get("idempotency-key")
         whole = Work(
-            id=job_id(key, terms.tenant) if key else uuid.uuid4().hex,
+            id=job_id(key, terms.tenant) if key else os.urandom(16).hex(),
             op=operation,
             lane=lane_of(spec),
             model=spec.id,
             data=body if media == wire.MSGPACK else b"",
             time=accepted,
-            traceparent=request.headers.get("traceparent"),
+            traceparent=headers.get("traceparent"),
             deadline=terms.deadline,
             priority=terms.priority_of(len(split)),
             tenant=terms.tenant,
         )
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
-        reads_202 = "x-sie-sdk-version" not in request.headers
+        reads_202 = "x-sie-sdk-version" not in headers
         if not reads_202:
             await self._refuse_cold(whole)
         outcome = await self._place(whole, split, holds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from functools import cache
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -75,11 +76,17 @@ class Metrics:
         if head.usage.pairs:
             self._pairs.labels(head.model).inc(head.usage.pairs)
 
-    def answered(self, operation: str, code: str, seconds: float) -> None:
-        """Count one answer."""
-        self._requests.labels(operation, code).inc()
-        self._seconds.labels(operation).observe(seconds)
+    @cache  # noqa: B019 - as many as there are operations and codes; and there is one ingress
+    def counter(self, operation: str, code: str) -> Counter:
+        """Answers to ``operation`` with ``code``. Looked up once: the library's own look-up is not free."""
+        return self._requests.labels(operation, code)
 
+    @cache  # noqa: B019
+    def seconds(self, operation: str) -> Histogram:
+        """How long requests of ``operation`` took."""
+        return self._seconds.labels(operation)
+
+    @cache  # noqa: B019
     def in_flight(self, operation: str) -> Gauge:
         """The gauge of requests of ``operation`` that wait for their answer."""
         return self._in_flight.labels(operation)
@@ -109,11 +116,14 @@ class Counted:
                 code = code_of(message)
             await send(message)
 
+        in_flight = self._metrics.in_flight(operation)
+        in_flight.inc()
         try:
-            with self._metrics.in_flight(operation).track_inprogress():
-                await self._app(scope, receive, counted)
+            await self._app(scope, receive, counted)
         finally:
-            self._metrics.answered(operation, code, time.perf_counter() - began)
+            in_flight.dec()
+            self._metrics.counter(operation, code).inc()
+            self._metrics.seconds(operation).observe(time.perf_counter() - began)
 
 
 def operation_of(path: str) -> str:
