@@ -1,9 +1,13 @@
-"""``python -m sie_broker``: the demand holder's process. It has no port: it is up once it says "holding demand"."""
+"""``python -m sie_broker``: the process that holds demand, and that buries work which no worker finished.
+
+It has no port: it is up once it says "holding demand".
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 
 from sie_broker import process
 from sie_broker.demand import Policy
@@ -16,6 +20,10 @@ from sie_sdk import settings
 log = logging.getLogger("sie.broker")
 
 
+async def _both(*runs: Awaitable[None]) -> None:
+    await asyncio.gather(*runs)
+
+
 async def main() -> None:
     """Hold demand until SIGTERM, then close the sessions."""
     setting = settings.read(Settings)
@@ -24,7 +32,7 @@ async def main() -> None:
     await process.connect(broker)
     async with Sessions(setting.demand_url, setting.session_s) as sessions:
         policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
-        holding = asyncio.create_task(Holder(broker, sessions, policy, setting.look_s).run())
+        holding = asyncio.create_task(_both(Holder(broker, sessions, policy, setting.look_s).run(), broker.bury()))
         stopping = asyncio.create_task(stop.wait())
         log.info("holding demand at %s", setting.demand_url)
         await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)

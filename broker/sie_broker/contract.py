@@ -15,6 +15,8 @@ import msgspec
 
 from sie_sdk.types import Priority
 
+MAX_DELIVERIES = 5
+"""How often one work is given to a worker at most."""
 MAX_DATA_BYTES = 8 * 1024 * 1024 - 64 * 1024
 """The most data in one work or reply: the message limit of the NATS server less room for headers."""
 
@@ -122,7 +124,7 @@ class Delivery(Protocol):
 
     async def ack(self) -> None: ...
     async def nak(self, delay: float = 0.0) -> None:
-        """Give it back, to be delivered again after ``delay`` seconds."""
+        """Give it back, to be delivered again after ``delay`` seconds; the last time it becomes a dead letter."""
         ...
 
     async def term(self, reason: str) -> None:
@@ -175,6 +177,42 @@ class Bucket(Protocol):
         ...
 
 
+class DeadLetter(msgspec.Struct, frozen=True):
+    """Work that nobody is given again, with all it came with; kept for a week."""
+
+    id: str
+    """The work's own; ``<stream>-<sequence>`` where none could be read."""
+    reason: Literal["exhausted", "malformed"]
+    """No worker finished it, or it is no work event: ``fault`` says why."""
+    subject: str
+    """Where it waited, and where a replay puts it."""
+    headers: dict[str, str]
+    at: float
+    """When it was given up; this and ``accepted``, when it was queued, are seconds since the epoch."""
+    accepted: float
+    deliveries: int
+    size: int
+    """Bytes of ``data``."""
+    fault: str = ""
+    data: bytes = b""
+    """Left out of a list."""
+
+
+class DeadLetters(Protocol):
+    """The dead letters. Raises `NotFoundError` for an id that none has."""
+
+    async def entries(self) -> list[DeadLetter]:
+        """All of them, oldest first, without their data."""
+        ...
+
+    async def get(self, letter_id: str) -> DeadLetter: ...
+    async def replay(self, letter_id: str) -> None:
+        """Queue it again as the same work, without its deadline; the error kept as its job's result is forgotten."""
+        ...
+
+    async def drop(self, letter_id: str) -> None: ...
+
+
 class Broker(Protocol):
     """Everything that moves or keeps work. Raises `QueueFullError` and `QueueUnavailableError`, no transport's own."""
 
@@ -190,6 +228,9 @@ class Broker(Protocol):
     def pools(self) -> Bucket: ...
     @property
     def leases(self) -> Bucket: ...
+
+    @property
+    def dead(self) -> DeadLetters: ...
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...
@@ -229,6 +270,10 @@ class Broker(Protocol):
         ...
 
     def on_wake(self, woken: Callable[[Lane], None]) -> AbstractAsyncContextManager[None]: ...
+
+    async def bury(self) -> None:
+        """Make dead letters of work that used up its deliveries, until cancelled; at least one process does."""
+        ...
 
     async def backlog(self) -> dict[Lane, int]:
         """Work not yet acknowledged, per lane."""

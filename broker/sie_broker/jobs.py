@@ -70,6 +70,16 @@ async def result(bucket: Bucket, job_id: str) -> Reply | None:
     return None if value is None else _replies.decode(value)
 
 
+async def result_revision(bucket: Bucket, job_id: str) -> int:
+    """Which result is kept for the job, for `forget_result`."""
+    return (await bucket.read(f"result.{token(job_id)}")).revision
+
+
+async def forget_result(bucket: Bucket, job_id: str, revision: int) -> None:
+    """Forget the job's result if it is still that one; a newer one stays."""
+    await bucket.remove(f"result.{token(job_id)}", revision)
+
+
 async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | None:
     """The job's result as soon as it is there; None after ``timeout`` seconds without one."""
     if timeout <= 0:

@@ -15,11 +15,25 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
-from sie_broker import jobs
-from sie_broker.contract import Delivery, Entry, Lane, Queue, Reply, Room, Submission, Work
+import msgspec
+
+from sie_broker import deadletters, envelope, jobs, subjects
+from sie_broker.contract import (
+    MAX_DELIVERIES,
+    DeadLetter,
+    Delivery,
+    Entry,
+    Lane,
+    Queue,
+    Reply,
+    Room,
+    Submission,
+    Work,
+)
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 DUPLICATE_WINDOW_S = 120.0
+DEAD_LETTERS = 1000
 
 
 class _Kept(NamedTuple):
@@ -113,17 +127,53 @@ class MemoryDelivery:
         self.attempt = attempt
 
     async def reply(self, reply: Reply) -> None:
-        await self._broker.deliver_reply(self.work, reply)
+        await self._broker.deliver_reply(self.work.reply_to, reply)
 
     async def ack(self) -> None:
         self._broker.forget(self._sequence)
 
     async def nak(self, delay: float = 0.0) -> None:
+        if self.attempt >= MAX_DELIVERIES:
+            await self._broker.give_up(self._sequence, self.work, self.attempt)
+            return
         back = (self._sequence, self.work, self.attempt + 1)
         asyncio.get_running_loop().call_later(delay, lambda: self._queue.put(*back, first=True))
 
     async def term(self, reason: str) -> None:
         self._broker.forget(self._sequence)
+
+
+class MemoryDeadLetters:
+    """The `DeadLetters` of the in-memory broker, in a dictionary."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._letters: dict[str, DeadLetter] = {}
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Keep it; the oldest go first."""
+        self._letters[letter.id] = letter
+        while len(self._letters) > DEAD_LETTERS:
+            del self._letters[next(iter(self._letters))]
+
+    async def entries(self) -> list[DeadLetter]:
+        return [msgspec.structs.replace(letter, data=b"") for letter in self._letters.values()]
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        if letter_id not in self._letters:
+            raise deadletters.unknown(letter_id)
+        return self._letters[letter_id]
+
+    async def replay(self, letter_id: str) -> None:
+        if (work := deadletters.work_of(await self.get(letter_id))) is not None:
+            queued = await deadletters.reopen(self._broker.jobs, work)
+            await self._broker.submit_again(work)
+            await queued()
+        await self.drop(letter_id)
+
+    async def drop(self, letter_id: str) -> None:
+        await self.get(letter_id)
+        del self._letters[letter_id]
 
 
 class MemoryBroker:
@@ -134,8 +184,9 @@ class MemoryBroker:
         self.presence = MemoryBucket(ttl_s=10)
         self.config = MemoryBucket()
         self.lanes = MemoryBucket()
-        self.pools = MemoryBucket()
         self.leases = MemoryBucket()
+        self.pools = MemoryBucket()
+        self.dead = MemoryDeadLetters(self)
         self._max_queued = max_queued
         self._sequences = itertools.count(1)
         self._open: dict[int, Work] = {}
@@ -186,13 +237,36 @@ class MemoryBroker:
             if not self._waiting[work_id]:
                 del self._waiting[work_id]
 
-    async def deliver_reply(self, work: Work, reply: Reply) -> None:
+    async def submit_again(self, work: Work) -> None:
+        """Queue work whose id was accepted before."""
+        self._accepted.pop(work.id, None)
+        await self.submit(work)
+
+    async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
         """Give the reply to all who wait for it, or keep it as the job's result."""
-        waiting = [future for future in self._waiting.get(work.id, ()) if not future.done()]
+        waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
         for future in waiting:
             future.set_result(reply)
-        if work.reply_to is None or not waiting:
+        if reply_to is None or not waiting:
             await jobs.keep(self.jobs, reply)
+
+    async def give_up(self, sequence: int, work: Work, deliveries: int) -> None:
+        """The work used up its deliveries: it becomes a dead letter, unless it was answered after all."""
+        if await jobs.result(self.jobs, work.id) is None:
+            headers, data = envelope.from_work(work, source="/memory")
+            place = deadletters.Place("memory", sequence, deliveries)
+            letter = deadletters.letter_of(
+                subjects.work(work.queue), headers, data, place=place, accepted=work.time, now=time.time()
+            )
+            self.dead.bury(letter)
+            if (refusal := deadletters.refusal(letter)) is not None:
+                await jobs.keep(self.jobs, refusal)
+                await self.deliver_reply(work.reply_to, refusal)
+        self.forget(sequence)
+
+    async def bury(self) -> None:
+        """Work that used up its deliveries becomes a dead letter at once."""
+        await asyncio.Event().wait()
 
     def forget(self, sequence: int) -> None:
         """The work is done with."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -18,10 +19,12 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sie_broker import connection, envelope, jobs, streams, subjects
+from sie_broker import connection, deadletters, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import refusal, translated
 from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work
+from sie_broker.deadletter_stream import NatsDeadLetters
+from sie_broker.exhausted import Burial
 from sie_broker.mailbox import Confirmations, Mailbox, is_unanswered
 from sie_broker.pull import Interrupt, pull
 from sie_sdk.errors import QueueUnavailableError
@@ -59,7 +62,7 @@ class NatsDelivery:
         self.attempt = message.metadata.num_delivered or 1
 
     async def reply(self, reply: Reply) -> None:
-        await self._broker.deliver_reply(self.work, reply)
+        await self._broker.deliver_reply(self.work.reply_to, reply)
 
     async def ack(self) -> None:
         await self._settle(b"+ACK")
@@ -106,8 +109,9 @@ class NatsBroker:
         self.presence = NatsBucket(self.nc, streams.PRESENCE)
         self.config = NatsBucket(self.nc, streams.CONFIG)
         self.lanes = NatsBucket(self.nc, streams.LANES)
-        self.pools = NatsBucket(self.nc, streams.POOLS)
         self.leases = NatsBucket(self.nc, streams.LEASES)
+        self.pools = NatsBucket(self.nc, streams.POOLS)
+        self.dead = NatsDeadLetters(self.nc, self.jobs, self.deliver_reply)
         self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
@@ -174,15 +178,17 @@ class NatsBroker:
                 return
         self._confirmations.confirm(message.reply)
 
-    async def deliver_reply(self, work: Work, reply: Reply) -> None:
-        """Send the reply to the work's inbox; when its owner does not take it, keep it as the job's result."""
-        if work.reply_to is not None:
+    async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
+        """Send the reply to an inbox; when its owner does not take it, keep it as the job's result."""
+        if reply_to is not None:
             headers, body = envelope.from_reply(reply)
             try:
-                if not is_unanswered(await self._mailbox.ask(work.reply_to, body, headers, REPLY_TAKEN_S)):
+                if not is_unanswered(await self._mailbox.ask(reply_to, body, headers, REPLY_TAKEN_S)):
                     return
             except TimeoutError:
                 pass
+            except nats.errors.BadSubjectError:  # written by somebody else; it will not get better
+                log.warning("%r is no inbox, reply %s is kept", reply_to, reply.id)
             except nats.errors.Error as error:
                 raise QueueUnavailableError("The broker does not take replies.", retry_after=1.0) from error
         await jobs.keep(self.jobs, reply)
@@ -202,12 +208,31 @@ class NatsBroker:
                 try:
                     work = envelope.to_work(message.headers or {}, message.data)
                 except ValueError as fault:
-                    log.warning("terminated a malformed work event on %s: %s", message.subject, fault)
-                    await message.term()
+                    log.warning("a malformed work event on %s is a dead letter: %s", message.subject, fault)
+                    await self._bury_malformed(message)
                     continue
                 delivery = NatsDelivery(self, message, work)
                 self.in_hand.add(delivery)
                 yield delivery
+
+    async def _bury_malformed(self, message: Msg) -> None:
+        found = message.metadata
+        letter = deadletters.letter_of(
+            message.subject,
+            message.headers or {},
+            message.data,
+            place=deadletters.Place(found.stream, found.sequence.stream, found.num_delivered or 1),
+            accepted=found.timestamp.timestamp(),
+            now=time.time(),
+        )
+        try:
+            await self.dead.bury(letter, found.sequence.stream)
+            await message.term()
+        except (QueueUnavailableError, nats.errors.Error) as error:
+            log.warning("dead letter %s waits for its next delivery: %s", letter.id, error)
+
+    async def bury(self) -> None:
+        await Burial(self.nc, self.dead, self.jobs).run()
 
     async def _renew_leases(self) -> None:
         """Say "in progress" for all work in hand: a timer of its own, so a long forward cannot cost a lease."""

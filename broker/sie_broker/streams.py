@@ -14,9 +14,9 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
-from sie_broker import jobs, subjects
+from sie_broker import deadletter_stream, jobs, subjects
 from sie_broker.connection import translated
-from sie_broker.contract import PRIORITIES, Lane, Queue
+from sie_broker.contract import MAX_DELIVERIES, PRIORITIES, Lane, Queue
 from sie_sdk.errors import QueueUnavailableError
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -26,7 +26,6 @@ PULL_GROUP = "pull"
 ACK_WAIT_S = 30.0
 IN_PROGRESS_S = 10.0
 """How often a worker renews the lease on work in hand: a third of ``ACK_WAIT_S``."""
-MAX_DELIVER = 5
 PRESENCE_TTL_S = 10.0
 QUEUE_BYTES = 2 << 30
 POOL_QUEUE_BYTES = 128 << 20
@@ -75,7 +74,7 @@ def work_consumer(queue: Queue) -> dict[str, Any]:
         "ack_policy": "explicit",
         "deliver_policy": "all",
         "ack_wait": int(ACK_WAIT_S * NANO),
-        "max_deliver": MAX_DELIVER,
+        "max_deliver": MAX_DELIVERIES,
         "max_ack_pending": 4096,
         "max_waiting": 512,
         "priority_policy": "prioritized",
@@ -97,6 +96,10 @@ async def ensure(nc: Client, queues: Iterable[tuple[Lane, str]]) -> None:
                 await js.key_value(bucket.bucket)
             except nats.js.errors.BucketNotFoundError:
                 await js.create_key_value(bucket)
+        try:
+            await js.update_stream(deadletter_stream.STREAM)
+        except nats.js.errors.NotFoundError:
+            await js.add_stream(deadletter_stream.STREAM)
         for pool in sorted({lane.pool for lane, _ in wanted} | {"default"}):
             config = work_stream(pool)
             try:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sie_broker.contract import Lane, Queue
+from sie_broker.contract import PRIORITIES, Lane, Queue
 
 WORK = "sie.work"
 REPLY = "sie.reply"
 WAKE = "sie.wake"
+DEAD = "sie.dead"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _KNOWN = 4096
@@ -49,9 +50,37 @@ def lane_of_work(subject: str) -> Lane:
     return _parse_lane(subject.split(".")[2:5])
 
 
+def queue_of_work(subject: str) -> Queue:
+    """The queue of a work subject.
+
+    Raises:
+        ValueError: not a subject that `work` makes.
+    """
+    *_, named, model = subject.split(".")
+    for priority in PRIORITIES:
+        if named == priority:
+            return Queue(lane_of_work(subject), name_of(model), priority)
+    raise ValueError(f"{subject} is no work subject")
+
+
+def dead(work_id: str, sequence: int) -> str:
+    """Where the dead letter of one work is kept; ``sequence`` is its place in its queue's stream."""
+    return f"{DEAD}.{token(work_id)}.{sequence}"
+
+
+def dead_letters(work_id: str) -> str:
+    """Every dead letter of an id: a work that was replayed may have died again."""
+    return f"{DEAD}.{token(work_id)}.*"
+
+
 def stream(pool: str) -> str:
     """The work-queue stream of a pool."""
     return f"WORK_{token(pool)}"
+
+
+def is_work_stream(name: str) -> bool:
+    """Whether `stream` made the name."""
+    return name.startswith("WORK_")
 
 
 def stream_subjects(pool: str) -> str:

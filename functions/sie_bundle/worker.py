@@ -34,9 +34,6 @@ log = logging.getLogger("sie.bundle.worker")
 Operation = Callable[[Work], Awaitable[bytes]]
 """Computes the reply body of one request; raises `SIEError` for what the caller should know."""
 
-LAST_ATTEMPT = 5
-"""Work that was lost with four workers is answered with an error rather than given to a fifth."""
-
 
 class Worker:
     """Serves a lane of the broker: that it was started in, or that of another pool it was given to.
@@ -130,8 +127,6 @@ class Worker:
         work = delivery.work
         settle: Callable[[], Awaitable[None]] = delivery.ack
         try:
-            if delivery.attempt >= LAST_ATTEMPT:
-                raise SIEError(f"Given up after {delivery.attempt - 1} workers were lost with this request.")
             data = await self.run(work)
             if len(data) > MAX_DATA_BYTES:
                 raise PayloadTooLargeError(

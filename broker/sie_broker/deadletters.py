@@ -1,0 +1,146 @@
+"""Dead letters: work that nobody is given again, kept with all it came with, and put back when somebody says so.
+
+Owns their form as messages, what their callers are told and what becomes of their jobs. Where they are kept is
+``deadletter_stream``, who finds work that used up its deliveries is ``exhausted``; the command line is ``sie dlq``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from sie_broker import envelope, jobs
+from sie_broker.contract import Bucket, DeadLetter, Reply, Work
+from sie_sdk.errors import InvalidInputError, NotFoundError, SIEError, WorkExhaustedError
+from sie_sdk.refusals import error_body
+
+PREFIX = "sie-dead-"
+
+
+class Place(NamedTuple):
+    """Where a work was found, and how often it had been delivered."""
+
+    stream: str
+    sequence: int
+    deliveries: int
+
+
+def to_message(letter: DeadLetter) -> dict[str, str]:
+    """The headers of the message that keeps ``letter``: the work event's own, and ours before them."""
+    own = {
+        "id": quote(letter.id, safe="/:"),
+        "reason": letter.reason,
+        "at": datetime.fromtimestamp(letter.at, UTC).isoformat(),
+        "accepted": datetime.fromtimestamp(letter.accepted, UTC).isoformat(),
+        "deliveries": str(letter.deliveries),
+        "subject": letter.subject,
+        "fault": quote(letter.fault, safe="/: "),
+    }
+    return {PREFIX + name: value for name, value in own.items()} | letter.headers
+
+
+def from_message(headers: Mapping[str, str], data: bytes) -> DeadLetter:
+    """Read what `to_message` wrote; without its payload when the server left that out.
+
+    Raises:
+        KeyError, ValueError: somebody else wrote it.
+    """
+    own = {name.removeprefix(PREFIX): value for name, value in headers.items() if name.startswith(PREFIX)}
+    return DeadLetter(
+        id=unquote(own["id"]),
+        reason="malformed" if own["reason"] == "malformed" else "exhausted",
+        subject=own["subject"],
+        headers=event_headers(headers),
+        at=datetime.fromisoformat(own["at"]).timestamp(),
+        accepted=datetime.fromisoformat(own["accepted"]).timestamp(),
+        deliveries=int(own["deliveries"]),
+        size=int(headers.get("Nats-Msg-Size", len(data))),
+        fault=unquote(own["fault"]),
+        data=data,
+    )
+
+
+def letter_of(
+    subject: str, headers: Mapping[str, str], data: bytes, *, place: Place, accepted: float, now: float
+) -> DeadLetter:
+    """The dead letter of a message that was found in its queue; the reason is whether it can be read."""
+    own = event_headers(headers)
+    try:
+        envelope.to_work(own, data)
+    except ValueError as broken:
+        fault = str(broken)
+    else:
+        fault = ""
+    return DeadLetter(
+        id=unquote(own["ce-id"]) if own.get("ce-id") else f"{place.stream}-{place.sequence}",
+        reason="malformed" if fault else "exhausted",
+        subject=subject,
+        headers=own,
+        at=now,
+        accepted=accepted,
+        deliveries=place.deliveries,
+        size=len(data),
+        fault=fault,
+        data=data,
+    )
+
+
+def event_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that a work event came with: neither the server's nor ours."""
+    return {name: value for name, value in headers.items() if not name.lower().startswith(("nats-", PREFIX))}
+
+
+def refusal(letter: DeadLetter) -> Reply | None:
+    """What the caller is told; None when the event has no id, so that nobody can be told."""
+    if "ce-id" not in letter.headers:
+        return None
+    error: SIEError = InvalidInputError(f"This is no work event: {letter.fault}.", hint="docs/events.md has the form.")
+    if letter.reason == "exhausted":
+        error = WorkExhaustedError(
+            f"Given up after {letter.deliveries} deliveries: no worker finished this request.",
+            hint=f"It is kept: `sie dlq show {letter.id}` shows it, `sie dlq replay {letter.id}` tries it again.",
+            deliveries=letter.deliveries,
+        )
+    cause = letter.headers.get("ce-causationid")
+    return Reply(
+        id=letter.id, data=error_body(error), status=error.status, cause=None if cause is None else unquote(cause)
+    )
+
+
+def work_of(letter: DeadLetter) -> Work | None:
+    """The work it was, without its deadline, which has passed; None when it cannot be read."""
+    try:
+        return envelope.to_work(replayed(letter.headers), letter.data)
+    except ValueError:
+        return None
+
+
+def replayed(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of the work that a replay queues."""
+    return {name: value for name, value in headers.items() if name != "ce-deadline"}
+
+
+async def reopen(bucket: Bucket, work: Work) -> Callable[[], Awaitable[None]]:
+    """Make the work's job one that is being worked on again; call what is returned when it is queued.
+
+    Only then the error that was kept as its result goes, and only if no new result has taken its place.
+    """
+    if await jobs.find(bucket, work.id) is None:
+        await jobs.accept(bucket, jobs.job_of(work))
+    revision = await jobs.result_revision(bucket, work.id)
+
+    async def forget() -> None:
+        await jobs.forget_result(bucket, work.id, revision)
+
+    return forget
+
+
+def unknown(letter_id: str) -> NotFoundError:
+    """The error for an id that no dead letter has."""
+    return NotFoundError(
+        f"There is no dead letter {letter_id!r}.",
+        field="id",
+        hint="`sie dlq list` shows all; they are kept for 7 days.",
+    )

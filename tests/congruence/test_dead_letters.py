@@ -1,0 +1,138 @@
+"""Work that nobody finishes becomes a dead letter with all it came with, and comes back whole, on both brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+
+from sie_broker import jobs
+from sie_broker.contract import MAX_DELIVERIES, Broker, DeadLetter, Reply, Work
+from sie_sdk.errors import NotFoundError
+from tests.congruence.test_broker import LANE, MODEL, pulling, take, work
+
+
+@pytest.fixture
+async def ready(broker: Broker) -> AsyncIterator[Broker]:
+    await broker.provision([(LANE, MODEL)])
+    burying = asyncio.create_task(broker.bury())
+    yield broker
+    burying.cancel()
+    with suppress(asyncio.CancelledError):
+        await burying
+
+
+async def letters(broker: Broker, count: int = 1) -> list[DeadLetter]:
+    """The dead letters, once there are ``count``."""
+    end = time.monotonic() + 10
+    while len(found := await broker.dead.entries()) != count:
+        assert time.monotonic() < end, found
+        await asyncio.sleep(0.01)
+    return found
+
+
+async def exhaust(broker: Broker, sent: Work) -> None:
+    """Submit it and give it back each time."""
+    await broker.submit(sent)
+    await give_back(broker, sent)
+
+
+async def give_back(broker: Broker, sent: Work) -> None:
+    async with pulling(broker, priority=sent.priority) as taken:
+        for attempt in range(1, MAX_DELIVERIES + 1):
+            delivery = await take(taken)
+            assert (delivery.work.id, delivery.attempt) == (sent.id, attempt)
+            await delivery.nak()
+        await letters(broker)
+        assert taken.empty()
+
+
+def error_of(reply: Reply | None) -> dict[str, Any]:
+    assert reply is not None
+    error: dict[str, Any] = msgspec.json.decode(reply.data)["error"]
+    return error
+
+
+async def test_work_given_back_five_times_is_a_dead_letter_with_all_it_came_with(ready: Broker) -> None:
+    sent = work(
+        "a/b", data=b"\x00body", priority="bulk", tenant="acme", cause="e 1", reply_to="sie.reply.x.y", deadline=1.0
+    )
+    await exhaust(ready, sent)
+    (listed,) = await letters(ready)
+    assert (listed.id, listed.reason, listed.deliveries, listed.size) == ("a/b", "exhausted", MAX_DELIVERIES, 5)
+    assert listed.data == b""
+    assert abs(listed.at - time.time()) < 60 and abs(listed.accepted - sent.time) < 60
+    whole = await ready.dead.get("a/b")
+    assert whole.data == sent.data
+    assert msgspec.structs.replace(whole, data=b"") == listed
+    expected = {"ce-id": "a/b", "ce-tenant": "acme", "ce-replyto": "sie.reply.x.y", "ce-priority": "bulk"}
+    assert expected.items() <= whole.headers.items()
+    assert sum((await ready.backlog()).values()) == 0
+
+
+async def test_who_waits_for_exhausted_work_is_told_and_so_is_who_asks_later(ready: Broker) -> None:
+    with ready.expect("w") as (inbox, reply):
+        await exhaust(ready, work("w", reply_to=inbox, cause="event"))
+        async with asyncio.timeout(10):
+            told = await reply
+    assert (told.status, told.cause) == (500, "event")
+    assert error_of(told)["code"] == "WORK_EXHAUSTED"
+    assert error_of(await jobs.wait_result(ready.jobs, "w", 5))["code"] == "WORK_EXHAUSTED"
+
+
+async def test_exhausted_work_that_was_answered_before_is_no_dead_letter(ready: Broker) -> None:
+    await ready.submit(work("answered"))
+    async with pulling(ready) as taken:
+        for attempt in range(MAX_DELIVERIES):
+            delivery = await take(taken)
+            if attempt == 0:
+                await delivery.reply(Reply(id="answered", data=b"answer"))
+            await delivery.nak()
+        end = time.monotonic() + 10
+        while sum((await ready.backlog()).values()):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+    assert await ready.dead.entries() == []
+    kept = await jobs.result(ready.jobs, "answered")
+    assert kept is not None and kept.data == b"answer"
+
+
+async def test_a_replay_is_the_same_work_again_and_its_result_takes_the_error_s_place(ready: Broker) -> None:
+    sent = work("again", reply_to="sie.reply.gone.again", deadline=time.time() + 1, tenant="acme")
+    await exhaust(ready, sent)
+    assert (await jobs.wait_result(ready.jobs, "again", 5)) is not None
+    await ready.dead.replay("again")
+    assert await jobs.result(ready.jobs, "again") is None
+    assert await jobs.find(ready.jobs, "again") == jobs.job_of(sent)
+    assert await ready.dead.entries() == []
+    async with pulling(ready) as taken:
+        delivery = await take(taken)
+        assert delivery.work == msgspec.structs.replace(sent, deadline=None)
+        assert delivery.attempt == 1
+        await delivery.reply(Reply(id="again", data=b"result"))
+        await delivery.ack()
+    kept = await jobs.wait_result(ready.jobs, "again", 5)
+    assert kept is not None and kept.data == b"result"
+
+
+async def test_work_that_dies_again_after_a_replay_is_a_dead_letter_again(ready: Broker) -> None:
+    sent = work("cat")
+    await exhaust(ready, sent)
+    await ready.dead.replay("cat")
+    await give_back(ready, sent)
+    assert [letter.id for letter in await letters(ready)] == ["cat"]
+    assert error_of(await jobs.wait_result(ready.jobs, "cat", 5))["code"] == "WORK_EXHAUSTED"
+
+
+async def test_a_dropped_letter_is_gone_and_an_unknown_one_is_refused_by_name(ready: Broker) -> None:
+    await exhaust(ready, work("bad"))
+    await ready.dead.drop("bad")
+    assert await ready.dead.entries() == []
+    for verb in (ready.dead.get, ready.dead.replay, ready.dead.drop):
+        with pytest.raises(NotFoundError, match="'bad'"):
+            await verb("bad")
