@@ -32,6 +32,7 @@ from sie_bundle.worker import Worker
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import ModelNotFoundError
+from sie_sdk.types import Priority
 
 log = logging.getLogger("sie.bundle")
 
@@ -108,7 +109,10 @@ class Bundle:
         )
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
         # Tokenizing and serialising; the forward pass has a thread of its own.
-        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="text")
+        self._threads: dict[Priority, ThreadPoolExecutor] = {
+            "interactive": ThreadPoolExecutor(max_workers=4, thread_name_prefix="text"),
+            "bulk": ThreadPoolExecutor(max_workers=2, thread_name_prefix="bulk"),
+        }
         parts = (registry, self.residency, self.executor, self._threads)
         self.worker = Worker(
             broker,
@@ -155,7 +159,8 @@ class Bundle:
         await self.presence.goodbye()
         await asyncio.to_thread(self.executor.close)
         self.residency.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _told(self, assignment: Assignment | None) -> None:
         """Work for whom the assigner says, and keep loaded what that pool has pinned."""

@@ -19,7 +19,7 @@ from sie_bundle.outputs import Outputs
 from sie_bundle.residency import Residency
 from sie_bundle.tokenization import Row
 from sie_config.registry import Registry
-from sie_sdk.types import Timing, Usage
+from sie_sdk.types import Priority, Timing, Usage
 
 if TYPE_CHECKING:
     from sie_bundle.model import Model  # brings torch
@@ -50,7 +50,8 @@ class Planner(Protocol[Request]):
 
 
 class Operation(Generic[Parsed]):
-    """``parse``: the request's body, checked. ``plan``: see `Planner`."""
+    """``parse``: the request's body, checked. ``plan``: see `Planner`. ``threads``: each class of work has its own, so
+    that no interactive request waits for the texts of bulk ones."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Operation(Generic[Parsed]):
         registry: Registry,
         residency: Residency,
         executor: Executor,
-        threads: Threads,
+        threads: Mapping[Priority, Threads],
     ) -> None:
         self._parse = parse
         self._plan = plan
@@ -78,7 +79,7 @@ class Operation(Generic[Parsed]):
         small = len(work.data) <= INLINE_BYTES
         request = self._parse(work.data)
         model = await self._residency.model(self._registry.resolve(work.model))
-        plan = await self._aside(small, lambda: self._plan(model, request))
+        plan = await self._aside(work, small, lambda: self._plan(model, request))
         done = await self._forward(model, plan, work)
 
         def finish() -> bytes:
@@ -92,7 +93,7 @@ class Operation(Generic[Parsed]):
             )
             return plan.finish(done.outputs, timing, Usage(input_tokens=sum(len(row) for row in plan.rows)))
 
-        return await self._aside(small and not plan.long, finish)
+        return await self._aside(work, small and not plan.long, finish)
 
     async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
         if not plan.rows:  # MaxSim over vectors that all came with the request
@@ -100,10 +101,10 @@ class Operation(Generic[Parsed]):
         bulk = work.priority == "bulk"
         return await self._executor.forward(model, plan.rows, plan.heads, deadline=work.deadline, bulk=bulk)
 
-    async def _aside(self, small: bool, run: Callable[[], T]) -> T:
+    async def _aside(self, work: Work, small: bool, run: Callable[[], T]) -> T:
         if small:
             return run()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], run)
 
 
 def _ms(seconds: float) -> float:

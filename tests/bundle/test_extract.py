@@ -363,7 +363,8 @@ async def test_a_request_goes_all_the_way_from_its_bytes_to_the_replys(tagging: 
     executor, threads = Executor(), ThreadPoolExecutor(1)
     operation = Operation(
         *(extract.parse, extract.plan, Registry([tagging]), Residency(None, tmp_path / "cache", 1 << 30)),
-        *(executor, threads),
+        executor,
+        {"interactive": threads},
     )
     work = Work(id="1", op="extract", lane=lane_of(tagging), model=tagging.id, data=body, time=time.time())
     found = results.read_extract(await operation(work))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +40,9 @@ async def test_the_device_is_told_the_deadline_and_whether_the_work_is_bulk(
 ) -> None:
     spec, executor, threads = tiny_model.spec(tiny_folder), Recording(), ThreadPoolExecutor(1)
     residency = Residency(None, tmp_path / "cache", 1 << 30)
-    operation = Operation(encode.parse, encode.plan, Registry([spec]), residency, executor, threads)
+    operation = Operation(
+        encode.parse, encode.plan, Registry([spec]), residency, executor, {"interactive": threads, "bulk": threads}
+    )
     work = Work(
         id="1",
         op="encode",
@@ -53,3 +57,27 @@ async def test_the_device_is_told_the_deadline_and_whether_the_work_is_bulk(
     executor.close()
     threads.shutdown()
     assert executor.asked == {"deadline": deadline, "bulk": bulk}
+
+
+async def test_interactive_texts_do_not_wait_for_bulk_ones(tiny_folder: Path, tmp_path: Path) -> None:
+    spec, executor = tiny_model.spec(tiny_folder), Executor()
+    threads: dict[Priority, ThreadPoolExecutor] = {"interactive": ThreadPoolExecutor(1), "bulk": ThreadPoolExecutor(1)}
+    go_on = threading.Event()
+    threads["bulk"].submit(go_on.wait)  # as long as it takes
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+    operation = Operation(encode.parse, encode.plan, Registry([spec]), residency, executor, threads)
+
+    def work(priority: Priority) -> Work:
+        texts = [Item(text="hello " * 50) for _ in range(20)]  # over INLINE_BYTES, so a thread reads it
+        data = wire.request_body(EncodeRequest(texts))
+        return Work("1", "encode", lane_of(spec), spec.id, data, time.time(), priority=priority)
+
+    bulk = asyncio.create_task(operation(work("bulk")))
+    async with asyncio.timeout(30):
+        await operation(work("interactive"))
+    assert not bulk.done()
+    go_on.set()
+    await bulk
+    executor.close()
+    for pool in threads.values():
+        pool.shutdown()
