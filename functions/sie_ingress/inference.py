@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from sie_broker.contract import Reply, Work
 from sie_broker.jobs import Job
+from sie_broker.merge import part_id
 from sie_config.registry import Registry, lane_of
 from sie_ingress import answer, parts
 from sie_ingress.admission import Admission
@@ -126,7 +127,7 @@ def _works(whole: Work, split: Sequence[wire.Request]) -> list[Work]:
     if len(split) == 1:
         return [whole if whole.data else msgspec.structs.replace(whole, data=wire.request_body(split[0]))]
     return [
-        msgspec.structs.replace(whole, id=parts.part_id(whole.id, number), data=wire.request_body(part))
+        msgspec.structs.replace(whole, id=part_id(whole.id, number), data=wire.request_body(part))
         for number, part in enumerate(split)
     ]
 

@@ -7,13 +7,13 @@ from starlette.responses import Response
 
 from sie_broker import jobs
 from sie_broker.contract import Broker, Reply
+from sie_broker.merge import collect
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
-from sie_ingress.submit import collect
 from sie_sdk.errors import JobNotFoundError
 
 

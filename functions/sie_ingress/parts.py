@@ -1,23 +1,21 @@
-"""Large requests in parts: split before they are queued, merged when all parts are answered. Pure.
+"""Large requests in parts: split before they are queued. Pure.
 
 A part is small enough for one message each way and for several workers to share a request; the caller sees one request
-and one answer. Which parts belong together is the job's record (``sie_broker.jobs``).
+and one answer. Which parts belong together is the job's record (``sie_broker.jobs``); how their answers become one
+stands in ``sie_broker.merge``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import msgspec
 
-from sie_broker.contract import Reply
 from sie_config.model_spec import ModelSpec
 from sie_sdk import outputs, wire
 from sie_sdk.outputs import WIRE_DTYPES
-from sie_sdk.replies import ranked
-from sie_sdk.types import EncodeRequest, Item, OutputDtype, PairUsage, ScoreEntry, Timing, Usage
+from sie_sdk.types import EncodeRequest, Item, OutputDtype
 
 PART_ITEMS = 256
 """At most this many items in a part: at 1024 float32 dimensions a reply of 1 MiB, an eighth of a message."""
@@ -32,9 +30,6 @@ MUVERA_DIMS = 10_240
 """Dimensions of a fixed dimensional encoding (``options.muvera``) of the default size."""
 UNKNOWN_DIMS = 65_536
 """What is expected of one that is not brought to a size (``final_dims: null``)."""
-
-
-# -- split -------------------------------------------------------------------------------------------------------------
 
 
 def split(request: wire.Request, spec: ModelSpec) -> Sequence[wire.Request]:
@@ -103,69 +98,3 @@ def _named(items: Iterable[Item], first: int) -> list[Item]:
         item if item.id is not None else msgspec.structs.replace(item, id=f"item-{place}")
         for place, item in enumerate(items, first)
     ]
-
-
-def part_id(job_id: str, part: int) -> str:
-    """The id of one part's work."""
-    return f"{job_id}-{part}"
-
-
-# -- merge -------------------------------------------------------------------------------------------------------------
-
-
-class _Body(msgspec.Struct, omit_defaults=True):
-    """Any result. Of encode and extract the items are copied as they came; scores are ranked anew."""
-
-    model: str
-    timing: Timing
-    usage: Usage
-    items: list[msgspec.Raw] | None = None
-    scores: list[ScoreEntry] | None = None
-    query_id: str | None = None
-
-
-class _Read(_Body, omit_defaults=True):
-    usage: PairUsage
-
-
-_body = msgspec.msgpack.Decoder(_Read)
-_error = msgspec.json.Decoder(dict[str, dict[str, object]])
-
-
-def merge(job_id: str, replies: Sequence[Reply], sizes: Sequence[int]) -> Reply:
-    """The answer to the whole request from its parts' replies; ``sizes`` are their numbers of items.
-
-    An error of any part is the error of the request, its field counted from the request's first item. The timing is
-    that of the part that took longest; usage adds up.
-    """
-    places = [0, *accumulate(sizes)]
-    for reply, place in zip(replies, places, strict=False):
-        if reply.status >= 400:
-            return msgspec.structs.replace(reply, id=job_id, data=_shifted(reply.data, place))
-    bodies = [_body.decode(reply.data) for reply in replies]
-    tokens = sum(body.usage.input_tokens for body in bodies)
-    whole = _Body(
-        model=bodies[0].model,
-        timing=max((body.timing for body in bodies), key=lambda timing: timing.total_ms),
-        usage=Usage(input_tokens=tokens),
-        query_id=bodies[0].query_id,
-    )
-    if bodies[0].scores is None:
-        whole.items = [item for body in bodies for item in body.items or ()]
-    else:
-        whole.usage = PairUsage(input_tokens=tokens, pairs=sum(body.usage.pairs for body in bodies))
-        whole.scores = ranked(
-            msgspec.structs.replace(entry, index=place + entry.index)
-            for body, place in zip(bodies, places, strict=False)
-            for entry in body.scores or ()
-        )
-    workers = sorted({reply.worker for reply in replies})
-    return Reply(id=job_id, data=msgspec.msgpack.encode(whole), worker=",".join(workers))
-
-
-def _shifted(error: bytes, place: int) -> bytes:
-    """An error body with ``items[i]`` of its part as ``items[i + place]`` of the request."""
-    body = _error.decode(error)
-    if isinstance(field := body["error"].get("param"), str):
-        body["error"]["param"] = re.sub(r"^items\[(\d+)\]", lambda at: f"items[{int(at[1]) + place}]", field)
-    return msgspec.json.encode(body)

@@ -17,10 +17,9 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from sie_broker import jobs
-from sie_broker.contract import Broker, Bucket, Lane, Reply, Work
+from sie_broker import jobs, merge
+from sie_broker.contract import Broker, Lane, Reply, Work
 from sie_broker.jobs import Job
-from sie_ingress import parts
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_sdk.errors import IdempotencyMismatchError
@@ -89,16 +88,6 @@ class Holds(NamedTuple):
     key: str | None = None
 
 
-async def collect(bucket: Bucket, job: Job, hold_s: float) -> Reply | None:
-    """The job's result, whole, as soon as it is there; None after ``hold_s`` seconds without it."""
-    if not job.sizes:
-        return await jobs.wait_result(bucket, job.id, hold_s)
-    ids = [parts.part_id(job.id, part) for part in range(len(job.sizes))]
-    found = await asyncio.gather(*(jobs.wait_result(bucket, part, hold_s) for part in ids))
-    replies = [reply for reply in found if reply is not None]
-    return parts.merge(job.id, replies, job.sizes) if len(replies) == len(ids) else None
-
-
 class Submitter:
     """Places work on the broker and brings back its `Reply`, or the `Job` it has become."""
 
@@ -120,7 +109,7 @@ class Submitter:
         outcomes = await asyncio.gather(*(self._place(work, holds) for work in works))
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if len(replies) == len(works):
-            return parts.merge(job_id, replies, sizes)
+            return merge.merge(job_id, replies, sizes)
         whole = msgspec.structs.replace(works[0], id=job_id)
         for work, outcome in zip(works, outcomes, strict=True):
             if isinstance(outcome, Reply):  # others are still to come, and whoever asks then needs this one too

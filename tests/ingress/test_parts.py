@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker.contract import Reply
+from sie_broker.merge import merge
 from sie_config.model_spec import Multivector, Tasks
 from sie_ingress import parts
 from sie_sdk import replies, results, wire
@@ -95,7 +96,7 @@ def test_multivectors_are_split_by_the_size_of_their_reply_and_vectors_by_their_
 
 
 def test_merging_keeps_the_order_adds_usage_and_takes_the_slowest_part_s_timing() -> None:
-    whole = parts.merge("job", [reply(0, 3, 5.0), reply(3, 2, 9.0)], [3, 2])
+    whole = merge("job", [reply(0, 3, 5.0), reply(3, 2, 9.0)], [3, 2])
     read = results.read_encode(whole.data)
     assert [result.id for result in read] == ["0", "1", "2", "3", "4"]
     assert [float(result.dense[0]) for result in read if result.dense is not None] == [0, 1, 2, 3, 4]
@@ -113,13 +114,13 @@ def test_merged_scores_are_those_of_the_request_scored_whole(values: list[int], 
         array = np.array(values[start:end], np.float32)
         return Reply(id="p", data=replies.score("m", array, names[start:end], "q", TIMING, Usage(end - start)))
 
-    merged = parts.merge("job", [scored(0, cut), scored(cut, len(values))], [cut, len(values) - cut])
+    merged = merge("job", [scored(0, cut), scored(cut, len(values))], [cut, len(values) - cut])
     assert results.read_score(merged.data) == results.read_score(scored(0, len(values)).data)
 
 
 def test_merged_extractions_keep_their_order() -> None:
     found = [Reply("p", replies.extract("m", [name], [Extracted()], TIMING, Usage(2))) for name in ("a", "b")]
-    merged = parts.merge("job", found, [1, 1])
+    merged = merge("job", found, [1, 1])
     assert [result.id for result in results.read_extract(merged.data)] == ["a", "b"]
     assert results.read_head(merged.data).usage.input_tokens == 4
 
@@ -127,7 +128,7 @@ def test_merged_extractions_keep_their_order() -> None:
 def test_an_error_of_a_part_names_the_item_of_the_request() -> None:
     error = InvalidInputError("Too long.", field="items[1].text")
     failed = Reply(id="p", data=wire.error_body(error), status=400)
-    whole = parts.merge("job", [reply(0, 3), failed], [3, 2])
+    whole = merge("job", [reply(0, 3), failed], [3, 2])
     assert whole.status == 400
     assert msgspec.json.decode(whole.data)["error"]["param"] == "items[4].text"
 
