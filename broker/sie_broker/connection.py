@@ -22,8 +22,10 @@ STREAM_FULL = 10077
 async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda: None) -> Client:
     """Open a connection that reconnects for ever; ``reconnected()`` is called each time it is back.
 
+    ``url``: one server, or several of a cluster, separated by commas.
+
     Raises:
-        QueueUnavailableError: no server answers at ``url``.
+        QueueUnavailableError: no server answers.
     """
 
     nc = Client()
@@ -41,7 +43,7 @@ async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda:
 
     with translated():
         await nc.connect(
-            url,
+            [server.strip() for server in url.split(",")],
             name=name,
             error_cb=on_error,
             disconnected_cb=on_lost,

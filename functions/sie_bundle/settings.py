@@ -16,7 +16,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Read once at the start."""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """The NATS server."""
+    """The NATS server, or several of a cluster, separated by commas."""
     host: str = "127.0.0.1"
     """The address to listen on; the port is ``PORT``, as Knative sets it."""
     pool: str = "default"

@@ -11,7 +11,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Read once at the start."""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """The NATS server."""
+    """The NATS server, or several of a cluster, separated by commas."""
     host: str = "127.0.0.1"
     """The address to listen on; the port is ``PORT``, as Knative sets it."""
     max_body_bytes: int = 7 * 1024 * 1024
