@@ -1,6 +1,6 @@
 """The dead letters on NATS: one stream for all pools, one message each, under the id of its work.
 
-Owns the stream's declaration and the `DeadLetters` verbs on it. What a dead letter is stands in ``deadletters``.
+Owns the `DeadLetters` verbs on it. What a dead letter is stands in ``deadletters``, the stream in ``streams``.
 """
 
 from __future__ import annotations
@@ -11,26 +11,13 @@ from urllib.parse import unquote
 import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from sie_broker import deadletters, jobs, subjects
 from sie_broker.connection import translated
 from sie_broker.contract import Bucket, DeadLetter, Reply
+from sie_broker.streams import DEAD
 from sie_sdk.errors import QueueUnavailableError
-
-NAME = "DEAD"
-STREAM = StreamConfig(
-    name=NAME,
-    subjects=[f"{subjects.DEAD}.>"],
-    retention=RetentionPolicy.LIMITS,
-    storage=StorageType.FILE,
-    discard=DiscardPolicy.OLD,
-    max_age=7 * 24 * 3600.0,
-    max_bytes=512 << 20,
-    max_msgs_per_subject=1,
-    allow_direct=True,
-)
-"""A week of dead letters, the oldest of which go first; a work buried twice is one message."""
 
 _PAGE = 256
 _IDLE_S = 10.0
@@ -84,7 +71,7 @@ class NatsDeadLetters:
             config = ConsumerConfig(
                 ack_policy=AckPolicy.NONE, headers_only=True, inactive_threshold=_IDLE_S, mem_storage=True
             )
-            pull = await self._js.pull_subscribe(f"{subjects.DEAD}.>", stream=NAME, config=config)
+            pull = await self._js.pull_subscribe(f"{subjects.DEAD}.>", stream=DEAD, config=config)
             waiting = (await pull.consumer_info()).num_pending or 0
             while waiting > 0:
                 messages = await pull.fetch(min(waiting, _PAGE), timeout=5)
@@ -107,10 +94,10 @@ class NatsDeadLetters:
             await self._js.publish(letter.subject, letter.data, headers=headers)
         if queued is not None:
             await queued()
-        await remove(self._js, NAME, sequence)
+        await remove(self._js, DEAD, sequence)
 
     async def drop(self, letter_id: str) -> None:
-        await remove(self._js, NAME, (await self._find(letter_id))[0])
+        await remove(self._js, DEAD, (await self._find(letter_id))[0])
 
     async def _check_queue(self, letter: DeadLetter) -> None:
         """Work without a consumer would wait for nobody until it is too old."""
@@ -128,7 +115,7 @@ class NatsDeadLetters:
         with translated():
             try:
                 found = await self._js.get_msg(
-                    NAME, seq=1, subject=subjects.dead_letters(letter_id), next=True, direct=True
+                    DEAD, seq=1, subject=subjects.dead_letters(letter_id), next=True, direct=True
                 )
             except nats.js.errors.NotFoundError:
                 raise deadletters.unknown(letter_id) from None

@@ -26,7 +26,9 @@ from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, 
 from sie_broker.deadletter_stream import NatsDeadLetters
 from sie_broker.exhausted import Burial
 from sie_broker.mailbox import Confirmations, Mailbox, is_unanswered
+from sie_broker.provisioning import Provisioner
 from sie_broker.pull import Interrupt, pull
+from sie_broker.streams import Limits
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
@@ -35,6 +37,10 @@ PUBLISHED_S = 2.0
 """How long JetStream may take to say that it has some work."""
 REPLY_TAKEN_S = 2.0
 """How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
+
+LEASE_KNOWN_S = 60.0
+"""How long a worker goes by the lease it read, before it reads again."""
+SHORTEST_LEASE_S = 1.0
 
 
 class _Refusal(msgspec.Struct):
@@ -61,6 +67,11 @@ class NatsDelivery:
         self.work = work
         self.attempt = message.metadata.num_delivered or 1
 
+    @property
+    def consumer(self) -> tuple[str, str]:
+        """Stream and consumer that it came from."""
+        return self._message.metadata.stream, self._message.metadata.consumer
+
     async def reply(self, reply: Reply) -> None:
         await self._broker.deliver_reply(self.work.reply_to, reply)
 
@@ -86,14 +97,19 @@ class NatsDelivery:
 
 
 class NatsBroker:
-    """`Broker` over the NATS server at ``url``; ``name`` identifies this process and its inbox."""
+    """`Broker` over the NATS server at ``url``; ``name`` identifies this process and its inbox.
 
-    def __init__(self, url: str, name: str) -> None:
+    ``limits`` matter only to who provisions.
+    """
+
+    def __init__(self, url: str, name: str, limits: Limits | None = None) -> None:
         self.url = url
         self.name = name
+        self._limits = limits or Limits()
         self.in_hand: set[NatsDelivery] = set()
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
         self._pulls: set[Interrupt] = set()
+        self._delivered = asyncio.Event()
         self._leases: asyncio.Task[None] | None = None
         self._wakes: asyncio.Task[None] | None = None  # kept so that it is not collected while it runs
 
@@ -111,6 +127,7 @@ class NatsBroker:
         self.lanes = NatsBucket(self.nc, streams.LANES)
         self.leases = NatsBucket(self.nc, streams.LEASES)
         self.pools = NatsBucket(self.nc, streams.POOLS)
+        self._provisioner = Provisioner(self.nc, self._limits)
         self.dead = NatsDeadLetters(self.nc, self.jobs, self.deliver_reply)
         self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
         await self._mailbox.open()
@@ -132,10 +149,10 @@ class NatsBroker:
         await self.nc.close()
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
-        await streams.ensure(self.nc, queues)
+        await self._provisioner.ensure(queues)
 
     async def retire(self, pool: str) -> bool:
-        return await streams.retire(self.nc, pool)
+        return await self._provisioner.retire(pool)
 
     async def submit(self, work: Work) -> Submission:
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
@@ -213,6 +230,7 @@ class NatsBroker:
                     continue
                 delivery = NatsDelivery(self, message, work)
                 self.in_hand.add(delivery)
+                self._delivered.set()
                 yield delivery
 
     async def _bury_malformed(self, message: Msg) -> None:
@@ -236,11 +254,26 @@ class NatsBroker:
 
     async def _renew_leases(self) -> None:
         """Say "in progress" for all work in hand: a timer of its own, so a long forward cannot cost a lease."""
+        known_until = 0.0
         while True:
-            await asyncio.sleep(streams.IN_PROGRESS_S)
+            await self._delivered.wait()
+            if time.monotonic() >= known_until:
+                ack_wait_s = await self._ack_wait_s()
+                known_until = time.monotonic() + LEASE_KNOWN_S
+            await asyncio.sleep(ack_wait_s / 3)
+            if not self.in_hand:
+                self._delivered.clear()
             for delivery in list(self.in_hand):
                 with suppress(nats.errors.Error):  # reconnecting; the next round renews
                     await delivery.in_progress()
+
+    async def _ack_wait_s(self) -> float:
+        """The lease of work in hand, as the config service set it on its consumers; the shortest when unknown."""
+        for delivery in self.in_hand:
+            with suppress(nats.errors.Error, nats.js.errors.Error, TimeoutError):
+                consumer = await self._js.consumer_info(*delivery.consumer)
+                return consumer.config.ack_wait or SHORTEST_LEASE_S
+        return SHORTEST_LEASE_S
 
     def wake(self, lane: Lane) -> None:
         self._wakes = asyncio.create_task(self._wake(lane))

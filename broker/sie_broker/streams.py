@@ -1,79 +1,141 @@
-"""Streams, consumers and buckets as declared data, and the one function that makes the server match it.
+"""Streams, consumers and buckets as declared data: pure functions from `Limits` to what the server is to have.
 
-Limits stand here and nowhere else. Only the config service calls `ensure`; everybody else just uses what is there.
+Limits stand here and nowhere else. ``provisioning`` makes a server match; only the config service asks it to, everybody
+else just uses what is there. As the server's own JSON, for nats-py has no words for priority groups.
 Sources: NATS ADR-42 (priority groups) and the JetStream stream and consumer reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-import nats.js.errors
-from nats.aio.client import Client
-from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
-from sie_broker import deadletter_stream, jobs, subjects
-from sie_broker.connection import translated
-from sie_broker.contract import MAX_DELIVERIES, PRIORITIES, Lane, Queue
-from sie_sdk.errors import QueueUnavailableError
+from sie_broker import subjects
+from sie_broker.contract import MAX_DELIVERIES, Queue
+from sie_broker.jobs import LIFETIME_S
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """What the NATS server must accept in one message (``max_payload``)."""
 PULL_GROUP = "pull"
 """The one priority group of every work consumer (prioritized: lower numbers are served first)."""
-ACK_WAIT_S = 30.0
-IN_PROGRESS_S = 10.0
-"""How often a worker renews the lease on work in hand: a third of ``ACK_WAIT_S``."""
 PRESENCE_TTL_S = 10.0
-QUEUE_BYTES = 2 << 30
-POOL_QUEUE_BYTES = 128 << 20
-"""The same for a pool beside the default one. The server sets all of it aside, and there may be 64 of them."""
+DUPLICATES_S = 120.0
+"""For how long a second submission of an id is known to be one."""
+DEAD = "DEAD"
+"""The stream of the dead letters."""
+DEAD_AGE_S = 7 * 24 * 3600.0
 NANO = 1_000_000_000
 
 JOBS, PRESENCE, CONFIG, LANES, POOLS = "sie_jobs", "sie_presence", "sie_config", "sie_lanes", "sie_pools"
 LEASES = "sie_leases"
 
-BUCKETS = (
+FIXED = ("retention", "storage")
+"""What the server changes in no stream that exists."""
+
+Bytes = Annotated[int, msgspec.Meta(ge=1 << 20)]
+Seconds = Annotated[float, msgspec.Meta(ge=1)]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may choose. The fields are settings of the config service, by the same names."""
+
+    stream_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+    """Servers that keep each stream and bucket: 3 on a cluster of three, which then may lose one."""
+    work_max_bytes: Bytes = 2 << 30
+    """What may wait in the default pool's queues; the server sets it aside. Beyond it work is refused."""
+    pool_max_bytes: Bytes = 128 << 20
+    """The same for each other pool."""
+    work_max_messages: Annotated[int, msgspec.Meta(ge=1)] = 200_000
+    """How much work may wait in a pool's queues."""
+    work_max_age_s: Seconds = 3600.0
+    """How long work may wait: longer than any cold start. What is older is thrown away."""
+    job_lifetime_s: Seconds = LIFETIME_S
+    """How long a job and its result can be asked for."""
+    ack_wait_s: Seconds = 30.0
+    """How long after a worker's last sign of life its work is given to another. It gives one every third of that."""
+
+
+def work_stream(pool: str, limits: Limits) -> dict[str, Any]:
+    """The work queue of a pool: on file, discard new (the overload signal), older than any cold start allowed."""
+    return {
+        "name": subjects.stream(pool),
+        "subjects": [subjects.stream_subjects(pool)],
+        "retention": "workqueue",
+        "storage": "file",
+        "num_replicas": limits.stream_replicas,
+        "discard": "new",
+        "max_age": int(limits.work_max_age_s * NANO),
+        "max_msgs": limits.work_max_messages,
+        "max_bytes": limits.work_max_bytes if pool == "default" else limits.pool_max_bytes,
+        "duplicate_window": int(min(DUPLICATES_S, limits.work_max_age_s) * NANO),
+        "allow_direct": True,
+    }
+
+
+def dead_stream(limits: Limits) -> dict[str, Any]:
+    """A week of dead letters, the oldest of which go first; a work buried twice is one message."""
+    return {
+        "name": DEAD,
+        "subjects": [f"{subjects.DEAD}.>"],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": limits.stream_replicas,
+        "discard": "old",
+        "max_age": int(DEAD_AGE_S * NANO),
+        "max_bytes": 512 << 20,
+        "max_msgs_per_subject": 1,
+        "duplicate_window": int(DUPLICATES_S * NANO),
+        "allow_direct": True,
+    }
+
+
+def buckets(limits: Limits) -> Iterable[dict[str, Any]]:
+    """The streams of all buckets."""
     # Not direct: a replica that lags would not know a job whose 202 has just been answered.
-    KeyValueConfig(bucket=JOBS, ttl=jobs.LIFETIME_S, storage=StorageType.FILE, direct=False, max_bytes=1 << 30),
+    yield bucket_stream(JOBS, limits, ttl_s=limits.job_lifetime_s, direct=False, max_bytes=1 << 30)
     # On file too: a stream in memory would be gone after a restart of the server, and with it every heartbeat.
-    KeyValueConfig(bucket=PRESENCE, ttl=PRESENCE_TTL_S, storage=StorageType.FILE, direct=True),
-    KeyValueConfig(bucket=CONFIG, history=8, storage=StorageType.FILE, direct=True),
-    KeyValueConfig(bucket=LANES, storage=StorageType.FILE, direct=True),
+    yield bucket_stream(PRESENCE, limits, ttl_s=PRESENCE_TTL_S)
+    yield bucket_stream(CONFIG, limits, history=8)
+    yield bucket_stream(LANES, limits)
     # Not direct: a pool is used at once by the caller whose POST has just been answered, perhaps at another ingress.
-    KeyValueConfig(bucket=POOLS, storage=StorageType.FILE, direct=False),
+    yield bucket_stream(POOLS, limits, direct=False)
     # Not direct: who holds a lease is asked of the leader alone.
-    KeyValueConfig(bucket=LEASES, storage=StorageType.FILE, direct=False),
-)
+    yield bucket_stream(LEASES, limits, direct=False)
 
 
-def work_stream(pool: str) -> StreamConfig:
-    """The work queue of a pool: file storage, discard new (the overload signal), older than any cold start allowed."""
-    return StreamConfig(
-        name=subjects.stream(pool),
-        subjects=[subjects.stream_subjects(pool)],
-        retention=RetentionPolicy.WORK_QUEUE,
-        storage=StorageType.FILE,
-        discard=DiscardPolicy.NEW,
-        max_age=3600.0,
-        max_msgs=200_000,
-        max_bytes=QUEUE_BYTES if pool == "default" else POOL_QUEUE_BYTES,
-        duplicate_window=120.0,
-        allow_direct=True,
-    )
+def bucket_stream(
+    bucket: str, limits: Limits, *, ttl_s: float = 0.0, history: int = 1, direct: bool = True, max_bytes: int = -1
+) -> dict[str, Any]:
+    """The stream that is a key-value bucket to every NATS client (ADR-8)."""
+    return {
+        "name": f"KV_{bucket}",
+        "subjects": [f"$KV.{bucket}.>"],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": limits.stream_replicas,
+        "discard": "new",
+        "max_age": int(ttl_s * NANO),
+        "max_bytes": max_bytes,
+        "max_msgs_per_subject": history,
+        "duplicate_window": int(min(DUPLICATES_S, ttl_s or DUPLICATES_S) * NANO),
+        "allow_direct": direct,
+        "allow_rollup_hdrs": True,
+        "allow_msg_ttl": True,
+        "deny_delete": True,
+    }
 
 
-def work_consumer(queue: Queue) -> dict[str, Any]:
-    """The durable pull consumer of one queue, as the server's JSON: nats-py has no priority groups."""
+def work_consumer(queue: Queue, limits: Limits) -> dict[str, Any]:
+    """The durable pull consumer of one queue."""
     return {
         "durable_name": subjects.consumer(queue),
         "name": subjects.consumer(queue),
         "filter_subject": subjects.work(queue),
         "ack_policy": "explicit",
         "deliver_policy": "all",
-        "ack_wait": int(ACK_WAIT_S * NANO),
+        "ack_wait": int(limits.ack_wait_s * NANO),
         "max_deliver": MAX_DELIVERIES,
         "max_ack_pending": 4096,
         "max_waiting": 512,
@@ -82,62 +144,6 @@ def work_consumer(queue: Queue) -> dict[str, Any]:
     }
 
 
-async def ensure(nc: Client, queues: Iterable[tuple[Lane, str]]) -> None:
-    """Create or update buckets, streams and consumers so that the server matches this module.
-
-    Raises:
-        QueueUnavailableError: the server does not answer or refuses a limit.
-    """
-    wanted = sorted(set(queues), key=lambda queue: (queue[0], queue[1]))
-    js = nc.jetstream()
-    with translated():
-        for bucket in BUCKETS:
-            try:
-                await js.key_value(bucket.bucket)
-            except nats.js.errors.BucketNotFoundError:
-                await js.create_key_value(bucket)
-        try:
-            await js.update_stream(deadletter_stream.STREAM)
-        except nats.js.errors.NotFoundError:
-            await js.add_stream(deadletter_stream.STREAM)
-        for pool in sorted({lane.pool for lane, _ in wanted} | {"default"}):
-            config = work_stream(pool)
-            try:
-                await js.update_stream(config)
-            except nats.js.errors.NotFoundError:
-                await js.add_stream(config)
-        for lane, model in wanted:
-            for priority in PRIORITIES:
-                await _ensure_consumer(nc, Queue(lane, model, priority))
-
-
-async def retire(nc: Client, pool: str) -> bool:
-    """Close the pool's stream to new work; remove it if nothing waits in it. Returns whether it is gone.
-
-    Closed first, so that nothing can arrive between the look and the removal. What waits is delivered from a closed
-    stream as from an open one.
-
-    Raises:
-        QueueUnavailableError: the server does not answer.
-    """
-    js, config = nc.jetstream(), work_stream(pool)
-    config.subjects = [subjects.closed_subjects(pool)]
-    with translated():
-        try:
-            if (await js.update_stream(config)).state.messages:
-                return False
-            await js.delete_stream(subjects.stream(pool))
-        except nats.js.errors.NotFoundError:
-            pass
-    return True
-
-
-async def _ensure_consumer(nc: Client, queue: Queue) -> None:
-    stream, config = subjects.stream(queue.lane.pool), work_consumer(queue)
-    request = {"stream_name": stream, "config": config, "action": ""}
-    subject = f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}.{config['filter_subject']}"
-    answer = msgspec.json.decode((await nc.request(subject, msgspec.json.encode(request), timeout=5)).data)
-    if error := answer.get("error"):
-        raise QueueUnavailableError(
-            f"The broker refused the consumer of {queue.model}: {error.get('description')}.", retry_after=5.0
-        )
+def differences(declared: dict[str, Any], there: dict[str, Any]) -> list[str]:
+    """The fields in which what is there is not as declared. The server leaves out what is false or zero."""
+    return [field for field, value in declared.items() if (there.get(field) or None) != (value or None)]

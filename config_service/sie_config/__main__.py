@@ -15,7 +15,7 @@ from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lane_of
 from sie_config.settings import Settings
 from sie_sdk import settings
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import ConfigurationError, QueueUnavailableError
 
 log = logging.getLogger("sie.config")
 
@@ -26,7 +26,7 @@ async def main() -> None:
     """Start, serve, leave on SIGTERM."""
     setting = settings.read(Settings)
     registry = Registry(catalog.select(setting.models))
-    broker = NatsBroker(setting.nats_url, name="config")
+    broker = NatsBroker(setting.nats_url, name="config", limits=setting)
     stop = process.stop_signal()
     await process.connect(broker)
     queues = PoolQueues(broker, registry, PoolTable(broker.pools))
@@ -53,7 +53,7 @@ async def _repair(broker: NatsBroker, registry: Registry, queues: PoolQueues) ->
         await asyncio.sleep(REPAIR_S)
         try:
             await _publish(broker, registry, queues)
-        except QueueUnavailableError as error:
+        except (QueueUnavailableError, ConfigurationError) as error:
             log.warning("the catalogue was not published again: %s", error)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
+from sie_broker.streams import Limits
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """Read once at the start."""
+class Settings(Limits, frozen=True, kw_only=True):
+    """Read once at the start. The limits of streams are its own too: it provisions them."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     """The NATS server."""

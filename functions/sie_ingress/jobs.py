@@ -39,7 +39,7 @@ class Jobs:
             raise JobNotFoundError(
                 f"There is no job {job_id!r}.",
                 field="job",
-                hint=f"A job and its result are kept for {jobs.LIFETIME_S:.0f} s.",
+                hint="A job and its result are kept for SIE_JOB_LIFETIME_S, an hour where it is not set.",
             )
         hold_s = held or 0.0
         if (reply := await self._held.within(hold_s, collect(self._broker.jobs, job, hold_s))) is not None:
