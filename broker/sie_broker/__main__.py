@@ -1,17 +1,20 @@
 """``python -m sie_broker``: the process that holds demand, and that buries work which no worker finished.
 
-It has no port: it is up once it says "holding demand".
+Any number may run. The one that has the lease does both; the others stand by for it. It has no port: it is up once it
+says "holding demand".
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+import uuid
 
 from sie_broker import process
+from sie_broker.contract import Broker
 from sie_broker.demand import Policy
 from sie_broker.holder import Holder
+from sie_broker.lease import Lease
 from sie_broker.nats_broker import NatsBroker
 from sie_broker.sessions import Sessions
 from sie_broker.settings import Settings
@@ -19,28 +22,27 @@ from sie_sdk import settings
 
 log = logging.getLogger("sie.broker")
 
-
-async def _both(*runs: Awaitable[None]) -> None:
-    await asyncio.gather(*runs)
+LEASE = "demand"
 
 
 async def main() -> None:
-    """Hold demand until SIGTERM, then close the sessions."""
+    """Lead whenever the lease is ours, until SIGTERM; then close the sessions and let others have it."""
     setting = settings.read(Settings)
     stop = process.stop_signal()
-    broker = NatsBroker(setting.nats_url, name="demand")
+    broker = NatsBroker(setting.nats_url, name=f"demand-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
-    async with Sessions(setting.demand_url, setting.session_s) as sessions:
-        policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
-        holding = asyncio.create_task(_both(Holder(broker, sessions, policy, setting.look_s).run(), broker.bury()))
-        stopping = asyncio.create_task(stop.wait())
-        log.info("holding demand at %s", setting.demand_url)
-        await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if holding.done():
-            holding.result()
-        holding.cancel()
-        await asyncio.gather(holding, return_exceptions=True)
+    # Patient: where nobody can reach NATS, nobody else can take the lease, and without sessions all pods would go.
+    lease = Lease(broker.leases, LEASE, setting.replica, patience_s=setting.frozen_s)
+    await process.unless(stop, lease.lead(lambda: lead(broker, setting)))
     await broker.close()
+
+
+async def lead(broker: Broker, setting: Settings) -> None:
+    """Hold demand and bury until cancelled; when this has ended, no session is open."""
+    async with Sessions(setting.demand_url, setting.session_s) as sessions:
+        log.info("holding demand at %s", setting.demand_url)
+        policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
+        await asyncio.gather(Holder(broker, sessions, policy, setting.look_s).run(), broker.bury())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The demand holder: looks at the queues, decides how many pods each lane should have, holds that many sessions.
 
-Owns the loop and what counts as activity: work that waits, a wake from an ingress, a worker that completed something.
-The rule is in ``demand``, the sessions in ``sessions``.
+Owns the loop, what counts as activity (work that waits, a wake from an ingress, a worker that completed something) and
+what a new holder begins with. The rule is in ``demand``, the sessions in ``sessions``, who is the holder in ``lease``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import logging
 import time
 from typing import Protocol
 
-import msgspec
-
 from sie_broker.connection import cancelled
-from sie_broker.contract import Broker, Lane, WorkerState
+from sie_broker.contract import Broker, Lane
 from sie_broker.demand import Demand, Policy, open_sessions, wanted
+from sie_broker.workers import Workers
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker.holder")
 
 AT_REST = 4
 """How many times less often the queues are looked at while no lane wants a pod."""
-
-_worker_states = msgspec.msgpack.Decoder(WorkerState)
+AGAIN_S = 0.2
+"""The pause after presence could not be read."""
+SETTLE_S = 10.0
+"""How long after the start everybody who is heard of counts as wanted: by then all who are up have been heard."""
 
 
 class Held(Protocol):
@@ -36,13 +37,18 @@ class Held(Protocol):
 class Holder:
     """Turns what waits in ``broker`` into open sessions. One per deployment: two would ask for twice the pods."""
 
-    def __init__(self, broker: Broker, sessions: Held, policy: Policy, look_s: float = 0.5) -> None:
+    def __init__(
+        self, broker: Broker, sessions: Held, policy: Policy, look_s: float = 0.5, settle_s: float = SETTLE_S
+    ) -> None:
         self._broker = broker
         self._sessions = sessions
         self._policy = policy
         self._look_s = look_s
+        self._settle_s = settle_s
+        self._settled_at = 0.0
         self._demands: dict[Lane, Demand] = {}
         self._busy: set[Lane] = set()
+        self._workers = Workers()
         self._completed: dict[str, int] = {}
         self._look = asyncio.Event()
         self._readable = True
@@ -50,6 +56,7 @@ class Holder:
     async def run(self) -> None:
         """Hold demand until cancelled."""
         async with self._broker.on_wake(self._woken), self._broker.presence.watch(self._heartbeat):
+            await self._take_over()
             while not cancelled():
                 await self._decide()
                 with contextlib.suppress(TimeoutError):
@@ -57,23 +64,50 @@ class Holder:
                         await self._look.wait()
                 self._look.clear()
 
+    async def _take_over(self) -> None:
+        """Learn who is up: who decided without that would close the sessions that keep them."""
+        while not cancelled():
+            try:
+                await self._workers.read(self._broker.presence)
+                break
+            except QueueUnavailableError as error:
+                log.warning("who is up is not known, nothing is decided yet: %s", error)
+                await asyncio.sleep(AGAIN_S)
+        now = time.monotonic()
+        self._settled_at = now + self._settle_s
+        self._count_in(now)
+
+    def _count_in(self, now: float) -> None:
+        """Begin where another holder left off: who is up counts as wanted until the quiet period has passed."""
+        for lane, present in self._workers.present().items():
+            pods = min(present, self._policy.max_scale)
+            if pods > self._demands.get(lane, Demand()).pods:
+                log.info("%s: %d up", lane, present)
+                self._want(lane, Demand(pods, now))
+
+    def _want(self, lane: Lane, demand: Demand) -> None:
+        if demand.pods != self._demands.get(lane, Demand()).pods:
+            self._sessions.hold(lane, open_sessions(demand.pods))
+        self._demands[lane] = demand
+
     def _pause_s(self) -> float:
         """Seconds to the next look: longer at rest, when only work that came without a wake would wait for it."""
         return self._look_s if any(demand.pods for demand in self._demands.values()) else AT_REST * self._look_s
 
     async def _decide(self) -> None:
-        backlog = await self._backlog()
+        backlog, now = await self._backlog(), time.monotonic()
+        if now < self._settled_at:
+            self._count_in(now)
         busy, self._busy = self._busy, set()
         for lane in self._demands.keys() | (backlog or {}).keys() | busy:
             before = self._demands.get(lane, Demand())
             waiting = None if backlog is None else backlog.get(lane, 0)
             if waiting is None and lane in busy and not before.pods:
                 waiting = 0  # a wake is news enough to start the first pod, even if the queue cannot be read
-            after = wanted(before, waiting, lane in busy, time.monotonic(), self._policy)
+            after = wanted(before, waiting, lane in busy, now, self._policy)
             if after.pods != before.pods:
                 log.info("%s: %d pods wanted (%s waiting)", lane, after.pods, waiting)
-                self._sessions.hold(lane, open_sessions(after.pods))
-            self._demands[lane] = after
+            self._want(lane, after)
 
     async def _backlog(self) -> dict[Lane, int] | None:
         try:
@@ -94,13 +128,8 @@ class Holder:
             self._look.set()  # only the first pod is worth a look of its own: wakes may come by the thousand
 
     def _heartbeat(self, worker: str, value: bytes | None) -> None:
-        if value is None:
+        if (state := self._workers.heard(worker, value)) is None:
             self._completed.pop(worker, None)
-            return
-        try:
-            state = _worker_states.decode(value)
-        except msgspec.DecodeError as fault:
-            log.warning("heartbeat of %s cannot be read: %s", worker, fault)
             return
         if state.completed != self._completed.get(worker, 0):
             self._busy.add(state.lane)

@@ -27,3 +27,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Length of a demand session, +-20 %; well below the activator's timeout."""
     look_s: Positive = 0.5
     """How often the queue is looked at, wakes aside."""
+    replica: str = ""
+    """This copy's name; one that starts again under its name leads again at once. Empty: a new name at each start."""
+    frozen_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    """How long demand stays as it is while NATS cannot be reached."""

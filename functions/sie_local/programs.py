@@ -114,6 +114,7 @@ class Programs:
             "SIE_DEMAND_URL": demand_url(scaler_port),
             "SIE_QUIET_S": str(self._options.quiet_s),
             "SIE_MAX_SCALE": str(self._options.max_scale),
+            "SIE_REPLICA": "local",
         }
         return Program("demand", self._commands["demand"], env, says("holding demand"))
 

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import msgspec
 
 from sie_broker.contract import Lane, Work, WorkerState
 from sie_broker.demand import Policy
 from sie_broker.holder import Holder
-from sie_broker.memory import MemoryBroker
+from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
 
@@ -32,11 +33,29 @@ class Held:
         self.asked.append(count)
 
 
+class SometimesBlindPresence(MemoryBucket):
+    """Its presence, unreadable at the same times."""
+
+    def __init__(self, broker: SometimesBlindBroker) -> None:
+        super().__init__()
+        self._broker = broker
+
+    async def entries(self) -> dict[str, bytes]:
+        if self._broker.blind:
+            self._broker.looks += 1
+            raise QueueUnavailableError("The broker does not answer.")
+        return await super().entries()
+
+
 class SometimesBlindBroker(MemoryBroker):
     """An in-memory broker whose queues can be made unreadable."""
 
     blind = False
     looks = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.presence = SometimesBlindPresence(self)
 
     async def backlog(self) -> dict[Lane, int]:
         self.looks += 1
@@ -46,9 +65,9 @@ class SometimesBlindBroker(MemoryBroker):
 
 
 @asynccontextmanager
-async def holding(broker: MemoryBroker, look_s: float = 0.01) -> AsyncIterator[Held]:
+async def holding(broker: MemoryBroker, look_s: float = 0.01, settle_s: float = 0.0) -> AsyncIterator[Held]:
     held = Held()
-    running = asyncio.create_task(Holder(broker, held, POLICY, look_s).run())
+    running = asyncio.create_task(Holder(broker, held, POLICY, look_s, settle_s).run())
     try:
         yield held
     finally:
@@ -59,6 +78,17 @@ async def holding(broker: MemoryBroker, look_s: float = 0.01) -> AsyncIterator[H
 async def submit(broker: MemoryBroker, count: int) -> list[int]:
     works = [Work(id=f"{n}", op="encode", lane=LANE, model="m", data=b"", time=time.time()) for n in range(count)]
     return [(await broker.submit(work)).sequence for work in works]
+
+
+async def beat(
+    broker: MemoryBroker,
+    worker: str,
+    state: Literal["starting", "ready", "draining"] = "ready",
+    age_s: float = 0.0,
+    completed: int = 0,
+) -> None:
+    told = WorkerState(worker, LANE, state, time.time() - age_s, completed=completed)
+    await broker.presence.put(worker, msgspec.msgpack.encode(told))
 
 
 async def test_a_backlog_opens_sessions_and_an_empty_queue_closes_them_after_the_quiet_period() -> None:
@@ -100,16 +130,12 @@ async def test_a_worker_that_completes_work_keeps_its_lane_alive() -> None:
     async with holding(broker) as held:
         await eventually(lambda: bool(broker.presence._watchers))
 
-        async def beat(completed: int) -> None:
-            state = WorkerState("w1", LANE, "ready", time.time(), completed=completed)
-            await broker.presence.put("w1", msgspec.msgpack.encode(state))
-
-        await beat(0)
+        await beat(broker, "w1")
         for completed in range(1, 30):
-            await beat(completed)
+            await beat(broker, "w1", completed=completed)
             await asyncio.sleep(0.01)
             assert held.asked in ([], [1])
-        await beat(29)
+        await beat(broker, "w1", completed=29)
         await eventually(lambda: held.asked == [1, 0])
 
 
@@ -129,8 +155,51 @@ async def test_a_queue_that_cannot_be_read_freezes_demand() -> None:
 
 async def test_a_wake_starts_the_first_pod_even_when_the_queue_cannot_be_read() -> None:
     broker = SometimesBlindBroker()
-    broker.blind = True
     async with holding(broker) as held:
         await eventually(lambda: broker.looks > 0)
+        broker.blind = True
         broker.wake(LANE)
         await eventually(lambda: held.counts.get(LANE) == 1)
+
+
+async def test_a_new_holder_begins_with_those_who_are_up_and_lets_them_go_after_the_quiet_period() -> None:
+    broker = MemoryBroker()
+    await beat(broker, "w1")
+    await beat(broker, "w2", "starting")
+    await beat(broker, "leaving", "draining")
+    await beat(broker, "gone", age_s=6)
+    began = time.monotonic()
+    async with holding(broker) as held:
+        await eventually(lambda: len(held.asked) == 2)
+        assert held.asked == [3, 0]
+        assert time.monotonic() - began >= POLICY.quiet_s
+
+
+async def test_those_who_are_heard_of_only_after_the_take_over_count_too() -> None:
+    broker = MemoryBroker()
+    async with holding(broker, settle_s=60) as held:
+        await eventually(lambda: bool(broker.presence._watchers))
+        await beat(broker, "w1")
+        await eventually(lambda: held.asked == [1])
+        await beat(broker, "w2")
+        await eventually(lambda: held.asked == [1, 3])
+
+
+async def test_a_new_holder_asks_for_no_more_than_the_most_a_lane_may_have() -> None:
+    broker = MemoryBroker()
+    for number in range(POLICY.max_scale + 2):
+        await beat(broker, f"w{number}")
+    async with holding(broker) as held:
+        await eventually(lambda: held.asked[:1] == [2 * POLICY.max_scale - 1])
+
+
+async def test_a_new_holder_decides_nothing_before_it_knows_who_is_up() -> None:
+    broker = SometimesBlindBroker()
+    await beat(broker, "w1")
+    await submit(broker, 1)
+    broker.blind = True
+    async with holding(broker) as held:
+        await eventually(lambda: broker.looks > 1)
+        assert held.asked == []
+        broker.blind = False
+        await eventually(lambda: held.asked == [1])

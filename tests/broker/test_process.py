@@ -8,9 +8,15 @@ import sys
 
 import pytest
 
+from sie_broker.nats_broker import NatsBroker
+
 
 @pytest.mark.e2e
 async def test_the_process_says_that_it_holds_demand_and_ends_on_sigterm(nats_url: str) -> None:
+    broker = NatsBroker(nats_url, name="config")
+    await broker.connect()
+    await broker.provision([])
+    await broker.close()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""The supervisor with the real NATS server and demand holder; config, ingress and bundle are stand-in processes."""
+"""The supervisor with the real NATS server, config service and demand holder; ingress and bundle are stand-ins."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def up(tmp_path: Path) -> Up:
     async def run(**commands: tuple[str, ...]) -> AsyncIterator[Platform]:
         folder = StateFolder(tmp_path / "state")
         platform, stop = Platform(folder), asyncio.Event()
-        stand_ins = {"config": STAND_IN, "ingress": STAND_IN, "bundle": STAND_IN}
-        options = Options(state=folder.path, port=0, quiet_s=0.5, max_scale=2)
+        stand_ins = {"ingress": STAND_IN, "bundle": STAND_IN}
+        options = Options(state=folder.path, port=0, models="all-MiniLM-L6-v2", quiet_s=0.5, max_scale=2)
         with folder.locked():
             supervisor = Supervisor(options, folder, {**own_commands(), **stand_ins, **commands}, platform.said.append)
             running = asyncio.create_task(supervisor.run(stop))
