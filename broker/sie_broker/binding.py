@@ -108,6 +108,24 @@ def from_http(headers: Headers, body: bytes) -> list[CloudEvent]:
     return [event_format.event(attributes, body or None, PREFIX)]
 
 
+def prefix(headers: Headers) -> str:
+    """What goes before an attribute's name in this message: ``ce-`` in binary mode, nothing in the others."""
+    named = _Headers(headers)
+    binary = any(name == "specversion" for name, _ in named.attributes)
+    return PREFIX if binary and not _is_event(named.content_type) else ""
+
+
+def is_batch(headers: Headers) -> bool:
+    """Whether an HTTP message is a batch of events."""
+    content_type = _Headers(headers).content_type
+    return _is_event(content_type) and _mode(content_type) == BATCH
+
+
+def wants_structured(accept: str) -> bool:
+    """Whether an ``Accept`` header asks for an answer in structured mode."""
+    return any(wanted.partition(";")[0].strip().lower() == STRUCTURED for wanted in accept.split(","))
+
+
 # -- headers -----------------------------------------------------------------------------------------------------------
 
 

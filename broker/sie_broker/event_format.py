@@ -115,7 +115,7 @@ def _checked(name: str, value: Any, prefix: str) -> Any:
         _text(field, value)
         if name == "datacontenttype" and not _MEDIA_TYPE.fullmatch(value):
             raise InvalidInputError(f"{field} is no media type: {value!r:.80}.", field=field, limit="RFC 2046")
-        return value if name != "time" else _time(field, value)
+        return value if name != "time" else instant(field, value)
     canonical(field, value)
     return value
 
@@ -143,7 +143,12 @@ def _text(field: str, value: str) -> str:
     return value
 
 
-def _time(field: str, value: str) -> datetime:
+def instant(field: str, value: str) -> datetime:
+    """The time that an attribute's text says, with its offset.
+
+    Raises:
+        InvalidInputError: it is no RFC 3339 timestamp; ``field`` is the attribute's name.
+    """
     try:
         if _TIME.fullmatch(value):
             return datetime.fromisoformat(value.upper())

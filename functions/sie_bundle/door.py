@@ -11,25 +11,24 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
+from cloudevents.core.v1.event import CloudEvent
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_broker import envelope
+from sie_broker import binding, event_format, exchange
 from sie_broker.contract import Reply, Work
 from sie_bundle.presence import Presence
 from sie_config.registry import Registry, lane_of
-from sie_sdk import refusals, replies, wire
-from sie_sdk.errors import InvalidInputError, SIEError, UnavailableError
+from sie_sdk import refusals, wire
+from sie_sdk.errors import SIEError, UnavailableError, UnsupportedMediaTypeError
 
 DEMAND = "dev.sie.work.available.v1"
 SESSION = "dev.sie.work.session.v1"
-OPERATIONS = {envelope.work_type(operation): operation for operation in wire.PARSERS}
-"""The operation of each inference event, ``dev.sie.encode.v1`` for instance."""
 
 
 class Door:
@@ -55,18 +54,20 @@ class Door:
         return Response(b"ok")
 
     async def event(self, request: Request) -> Response:
-        """One CloudEvent, binary mode."""
-        if request.headers.get("ce-type") == DEMAND:
-            return await self._session(request)
-        return await self._infer(request)
+        """One CloudEvent, in binary or structured mode."""
+        if binding.is_batch(request.headers):
+            raise UnsupportedMediaTypeError(
+                "A bundle takes one event at a time.",
+                field="Content-Type",
+                hint="Send each in a request of its own, or the batch to POST /v1/events of the ingress.",
+            )
+        (event,) = binding.from_http(request.headers, await request.body())
+        if event.get_type() == DEMAND:
+            return _answered(request, await self._session(request, event), 200, {})
+        return await self._infer(request, event)
 
-    async def _session(self, request: Request) -> Response:
-        try:
-            end = datetime.fromisoformat(request.headers["ce-holduntil"]).timestamp()
-        except (KeyError, ValueError):
-            raise InvalidInputError(
-                "A demand session needs ce-holduntil, an RFC 3339 time.", field="holduntil"
-            ) from None
+    async def _session(self, request: Request, event: CloudEvent) -> CloudEvent:
+        end = event_format.instant("holduntil", exchange.extension(event, "holduntil")).timestamp()
         gone = asyncio.create_task(_disconnected(request))
         drained = asyncio.create_task(self.draining.wait())
         await asyncio.wait({gone, drained}, timeout=end - time.time(), return_when=asyncio.FIRST_COMPLETED)
@@ -74,27 +75,36 @@ class Door:
         drained.cancel()
         state = self._presence.now()
         body = {"worker": state.worker, "draining": self.draining.is_set(), "completed": state.completed}
-        return _event(SESSION, uuid.uuid4().hex, state.worker, msgspec.json.encode(body), wire.JSON)
+        attributes = {
+            "specversion": "1.0",
+            "id": uuid.uuid4().hex,
+            "source": self._source,
+            "type": SESSION,
+            "time": datetime.now(UTC),
+            "datacontenttype": wire.JSON,
+        }
+        return CloudEvent(attributes, msgspec.json.encode(body))
 
-    async def _infer(self, request: Request) -> Response:
-        event_id = request.headers.get("ce-id", "")
-        operation = OPERATIONS.get(request.headers.get("ce-type", ""))
-        if not event_id or operation is None:
-            raise InvalidInputError(
-                "This is no inference event.",
-                field="ce-type" if event_id else "ce-id",
-                limit=", ".join(OPERATIONS),
-                hint=f"Send ce-id, ce-model and as ce-type one of {', '.join(OPERATIONS)}.",
-            )
-        spec = self._registry.resolve(request.headers.get("ce-model", ""))
-        body = await request.body()
-        if wire.body_type(request.headers.get("content-type")) == wire.JSON:
-            body = wire.request_body(wire.PARSERS[operation](body, wire.JSON))
-        work = Work(id=event_id, op=operation, lane=lane_of(spec), model=spec.id, data=body, time=time.time())
-        answer = await self._run(work)
-        media = wire.media_type(request.headers.get("accept"), request.headers.get("content-type"))
-        data = answer if media == wire.MSGPACK else replies.to_json(answer)
-        return _event(envelope.RESULT_TYPE, event_id, self._presence.worker, data, media)
+    async def _infer(self, request: Request, event: CloudEvent) -> Response:
+        asked = exchange.read(event, binding.prefix(request.headers))
+        spec, body = self._registry.resolve(asked.model), asked.data
+        if asked.media == wire.JSON:
+            body = wire.request_body(wire.PARSERS[asked.operation](body, wire.JSON))
+        own_id, headers = event.get_id(), dict[str, str]()
+        work = Work(id=own_id, op=asked.operation, lane=lane_of(spec), model=spec.id, data=body, time=time.time())
+        try:
+            reply = Reply(id=own_id, data=await self._run(work), cause=own_id)
+        except SIEError as error:
+            reply = Reply(id=own_id, data=refusals.error_body(error), status=error.status, cause=own_id)
+            headers = _error_headers(error)
+        media = wire.media_type(request.headers.get("accept"), asked.media)
+        traceparent = exchange.extension(event, "traceparent") or None
+        result = exchange.result(reply, media, self._source, time.time(), traceparent)
+        return _answered(request, result, exchange.http_status(reply.status), headers)
+
+    @property
+    def _source(self) -> str:
+        return f"/bundle/{self._presence.worker}"
 
 
 async def _disconnected(request: Request) -> None:
@@ -102,17 +112,21 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _event(kind: str, event_id: str, worker: str, data: bytes, media: str) -> Response:
-    headers = {
-        "ce-specversion": "1.0",
-        "ce-id": envelope.escape(event_id),
-        "ce-source": f"/bundle/{worker}",
-        "ce-type": kind,
-    }
-    return Response(data, 200, headers, media)
+def _answered(request: Request, event: CloudEvent, status: int, more: dict[str, str]) -> Response:
+    headers, body = binding.to_http(event, binding.wants_structured(request.headers.get("accept", "")))
+    return Response(body, status, headers | more)
+
+
+def _error_headers(error: SIEError) -> dict[str, str]:
+    headers = {"X-SIE-Error-Code": error.code}
+    if error.retry_after is not None:
+        headers["Retry-After"] = f"{error.retry_after:g}"
+    return headers
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
+    """What is no event, or none that can be served, gets no result event."""
     assert isinstance(error, SIEError)
-    failed = Reply(id="", data=refusals.error_body(error), status=error.status)
-    return Response(failed.data, failed.status, {"X-SIE-Error-Code": error.code}, wire.JSON)
+    return Response(
+        refusals.error_body(error), exchange.http_status(error.status), _error_headers(error), media_type=wire.JSON
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from base64 import b64encode
 from datetime import UTC, datetime
 
 import httpx
@@ -16,19 +17,26 @@ from sie_bundle.door import DEMAND, SESSION, Door
 from sie_bundle.presence import Presence
 from sie_config.registry import Registry, lane_of
 from sie_sdk import replies, results, wire
+from sie_sdk.errors import ModelLoadingError, SIEError
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.replies import Extracted
-from sie_sdk.types import Classification, Timing, Usage
+from sie_sdk.types import Classification, EncodeRequest, Item, Timing, Usage
 from tests.ingress.conftest import MODEL, SPEC
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+EVENT = {"ce-specversion": "1.0", "ce-id": "e%201", "ce-source": "/test"}
 
 
 class Bundle:
     def __init__(self) -> None:
         self.presence = Presence(MemoryBroker(), lane_of(SPEC), lambda: ((), 0, 7, 0))
         self.door = Door(self.presence, Registry([SPEC]), self.run)
+        self.failure: SIEError | None = None
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.door.app()), base_url="http://bundle")
 
     async def run(self, work: Work) -> bytes:
+        if self.failure is not None:
+            raise self.failure
         match work.op:
             case "encode":
                 encode = wire.parse_encode(work.data, wire.MSGPACK)
@@ -45,12 +53,12 @@ class Bundle:
                 return replies.extract(work.model, [None] * len(found), found, Timing(), Usage())
 
     async def infer(self, operation: str, body: object, **headers: str) -> httpx.Response:
-        event = {"ce-specversion": "1.0", "ce-type": f"dev.sie.{operation}.v1", "ce-id": "e 1", "ce-model": MODEL}
+        event = EVENT | {"ce-type": f"dev.sie.{operation}.v1", "ce-model": MODEL}
         return await self.client.post("/", json=body, headers=event | headers)
 
     async def session(self, seconds: float) -> httpx.Response:
         end = datetime.fromtimestamp(time.time() + seconds, UTC).isoformat().replace("+00:00", "Z")
-        return await self.client.post("/", headers={"ce-type": DEMAND, "ce-id": "1", "ce-holduntil": end})
+        return await self.client.post("/", headers=EVENT | {"ce-type": DEMAND, "ce-holduntil": end})
 
 
 @pytest.fixture
@@ -81,17 +89,60 @@ async def test_a_draining_worker_ends_its_sessions_at_once(bundle: Bundle) -> No
 
 
 async def test_a_session_without_an_end_is_refused(bundle: Bundle) -> None:
-    answer = await bundle.client.post("/", headers={"ce-type": DEMAND, "ce-id": "1"})
+    answer = await bundle.client.post("/", headers=EVENT | {"ce-type": DEMAND})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "holduntil"
 
 
 async def test_an_inference_event_is_answered_with_the_result_event(bundle: Bundle) -> None:
-    answer = await bundle.infer("encode", {"items": [{"text": "four"}]})
+    answer = await bundle.infer("encode", {"items": [{"text": "four"}]}, **{"ce-traceparent": TRACE})
     assert answer.status_code == 200
-    assert answer.headers["ce-type"] == "dev.sie.result.v1"
-    assert answer.headers["ce-id"] == "e%201"
     assert answer.json()["items"][0]["dense"]["values"] == [4.0]
+    said = {name: answer.headers[f"ce-{name}"] for name in ("id", "type", "status", "causationid", "traceparent")}
+    assert said == {
+        "id": "e%201",
+        "type": "dev.sie.result.v1",
+        "status": "200",
+        "causationid": "e%201",
+        "traceparent": TRACE,
+    }
+    assert abs(datetime.fromisoformat(answer.headers["ce-time"]).timestamp() - time.time()) < 60
+
+
+async def test_an_event_in_structured_mode_is_answered_in_structured_mode_to_whoever_accepts_it(bundle: Bundle) -> None:
+    data = wire.request_body(EncodeRequest([Item(text="four")]))
+    event = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/test",
+        "type": "dev.sie.encode.v1",
+        "model": MODEL,
+        "datacontenttype": wire.MSGPACK,
+        "data_base64": b64encode(data).decode(),
+    }
+    headers = {"Content-Type": "application/cloudevents+json; charset=utf-8", "ce-stray": "x"}
+    binary = await bundle.client.post("/", json=event, headers=headers)
+    assert binary.headers["content-type"] == wire.MSGPACK
+    both = headers | {"Accept": "application/cloudevents+json, application/json"}
+    structured = await bundle.client.post("/", json=event, headers=both)
+    assert structured.headers["content-type"] == "application/cloudevents+json"
+    assert structured.json()["data"]["items"][0]["dense"]["values"] == [4.0]
+    assert structured.json()["status"] == 200
+
+
+async def test_a_batch_is_refused(bundle: Bundle) -> None:
+    headers = {"Content-Type": "application/cloudevents-batch+json"}
+    answer = await bundle.client.post("/", content=b"[]", headers=headers)
+    assert answer.status_code == 415
+    assert "/v1/events" in answer.json()["error"]["hint"]
+
+
+async def test_a_request_that_fails_is_answered_with_a_result_event_that_says_so(bundle: Bundle) -> None:
+    bundle.failure = ModelLoadingError("Loading.", retry_after=2.0)
+    answer = await bundle.infer("encode", {"items": [{"text": "four"}]})
+    assert answer.status_code == 503
+    assert (answer.headers["ce-status"], answer.headers["retry-after"]) == ("503", "2")
+    assert answer.json()["error"]["code"] == answer.headers["x-sie-error-code"] == "MODEL_LOADING"
 
 
 async def test_scores_and_extractions_are_events_of_their_own(bundle: Bundle) -> None:
@@ -109,17 +160,20 @@ async def test_an_event_whose_body_is_not_of_its_operation_is_refused(bundle: Bu
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    ("headers", "field"),
     [
-        ({}, 400),
-        ({"ce-type": "dev.sie.encode.v1"}, 400),
-        ({"ce-type": "dev.sie.invent.v1", "ce-id": "1", "ce-model": MODEL}, 400),
-        ({"ce-type": "dev.sie.encode.v1", "ce-id": "1", "ce-model": "nope"}, 404),
+        ({}, "ce-specversion"),
+        (EVENT, "ce-type"),
+        (EVENT | {"ce-type": "dev.sie.encode.v1"}, "ce-model"),
+        (EVENT | {"ce-type": "dev.sie.invent.v1", "ce-model": MODEL}, "ce-type"),
+        # Senders of events come again after a 404, and the model will still not be there.
+        (EVENT | {"ce-type": "dev.sie.encode.v1", "ce-model": "nope"}, "model"),
     ],
 )
-async def test_what_is_no_inference_event_is_refused(bundle: Bundle, headers: dict[str, str], status: int) -> None:
+async def test_what_is_no_inference_event_is_refused(bundle: Bundle, headers: dict[str, str], field: str) -> None:
     answer = await bundle.client.post("/", json={"items": [{"text": "a"}]}, headers=headers)
-    assert answer.status_code == status
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field
     assert answer.json()["error"]["code"] == answer.headers["x-sie-error-code"]
 
 
