@@ -23,12 +23,14 @@ class Room:
         """Return when there is a free place."""
         await self._changed.wait()
 
-    def __enter__(self) -> None:
+    def take(self) -> None:
+        """Fill a place."""
         self.taken += 1
         if not self.free:
             self._changed.clear()
 
-    def __exit__(self, *_: object) -> None:
+    def leave(self) -> None:
+        """Empty one."""
         self.taken -= 1
         if self.free:
             self._changed.set()

@@ -106,21 +106,28 @@ class Worker:
         def rank() -> int:
             return 0 if self._holds(queue.model) else 5
 
-        async with aclosing(self._broker.pull(queue, self.rooms[queue.priority], rank)) as deliveries:
+        room = self.rooms[queue.priority]
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._in_hand.discard(task)
+            room.leave()
+
+        async with aclosing(self._broker.pull(queue, room, rank)) as deliveries:
             async for delivery in deliveries:
+                # Taken here and not by the task, which may run only after the next pull has looked for room.
+                room.take()
                 task = asyncio.create_task(self._handle(delivery))
                 self._in_hand.add(task)
-                task.add_done_callback(self._in_hand.discard)
+                task.add_done_callback(ended)
 
     async def _handle(self, delivery: Delivery) -> None:
-        with self.rooms[delivery.work.priority]:
-            if delivery.attempt > 1 and await self._answered(delivery.work):
-                await delivery.ack()
-                return
-            reply, settle = await self._compute(delivery)
-            await self._reply(delivery, reply)
-            self.completed += 1
-            await settle()
+        if delivery.attempt > 1 and await self._answered(delivery.work):
+            await delivery.ack()
+            return
+        reply, settle = await self._compute(delivery)
+        await self._reply(delivery, reply)
+        self.completed += 1
+        await settle()
 
     async def _compute(self, delivery: Delivery) -> tuple[Reply, Callable[[], Awaitable[None]]]:
         """The reply, and how to settle the delivery after it was sent."""

@@ -26,12 +26,17 @@ class Counting:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.most = 0
+        self._now = 0
         self.hold = asyncio.Event()
         self.hold.set()
 
     async def __call__(self, work: Work) -> bytes:
         self.seen.append(work.id)
+        self._now += 1
+        self.most = max(self.most, self._now)
         await self.hold.wait()
+        self._now -= 1
         if work.data == b"bad":
             raise InvalidInputError("Bad.", field="items")
         return b"done"
@@ -79,6 +84,19 @@ async def test_work_is_answered_and_leaves_the_queue(ready: Broker) -> None:
         assert (await result(ready, "a")).data == b"done"
         await backlog_empty(ready)
         assert worker.completed == 1
+
+
+async def test_no_more_is_taken_than_there_is_room_for(ready: Broker) -> None:
+    operation = Counting()
+    operation.hold.clear()
+    for number in range(20):
+        await ready.submit(work(str(number)))
+    async with working(ready, operation) as worker:
+        await eventually(lambda: len(operation.seen) == worker.in_hand == 4)
+        operation.hold.set()
+        await backlog_empty(ready)
+    assert len(operation.seen) == 20
+    assert operation.most == 4
 
 
 async def test_bad_input_is_answered_with_its_error_and_never_delivered_again(ready: Broker) -> None:
