@@ -13,9 +13,11 @@ import sie_bundle.settings
 import sie_config.settings
 import sie_ingress.settings
 from sie_broker.memory import MemoryBroker
+from sie_broker.pool_table import PoolTable
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
+from sie_ingress.pools import Pools
 from sie_sdk import settings
 from sie_sdk.errors import BY_CODE
 
@@ -45,7 +47,9 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 
 def test_every_route_is_documented() -> None:
     broker = MemoryBroker()
-    routes = app(broker, Registry(), Lanes(broker, 1.0), sie_ingress.settings.Settings(), Readiness()).routes
+    registry, lanes = Registry(), Lanes(broker, 1.0)
+    pools = Pools(registry, lanes, PoolTable(broker.pools))
+    routes = app(broker, registry, lanes, pools, sie_ingress.settings.Settings(), Readiness()).routes
     documented = text("docs/http.md")
     for route in routes:
         path = re.sub(r":path|job", lambda match: "" if match[0] == ":path" else "id", getattr(route, "path", ""))

@@ -300,7 +300,10 @@ class NatsBroker:
         with translated():
             listed = await self.nc.request("$JS.API.STREAM.NAMES", b'{"subject": "sie.work.>"}', timeout=2)
             for stream in msgspec.json.decode(listed.data).get("streams") or ():
-                info = await self._js.stream_info(stream, subjects_filter=f"{subjects.WORK}.>")
+                try:
+                    info = await self._js.stream_info(stream, subjects_filter=f"{subjects.WORK}.>")
+                except nats.js.errors.NotFoundError:
+                    continue  # retired since the list was made
                 for subject, waiting in (info.state.subjects or {}).items():
                     lane = subjects.lane_of_work(subject)
                     counts[lane] = counts.get(lane, 0) + waiting

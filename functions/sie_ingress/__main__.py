@@ -9,10 +9,12 @@ import uuid
 from sie_broker import process
 from sie_broker.connection import cancelled
 from sie_broker.nats_broker import NatsBroker
+from sie_broker.pool_table import PoolTable
 from sie_config import mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
+from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_sdk import settings
 from sie_sdk.errors import QueueUnavailableError
@@ -27,12 +29,14 @@ async def main() -> None:
     broker = NatsBroker(setting.nats_url, name=f"ingress-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
     registry, lanes, readiness = Registry(), Lanes(broker, setting.cold_start_s), Readiness()
-    async with process.serving(app(broker, registry, lanes, setting, readiness), setting.host, process.port()):
+    pools = Pools(registry, lanes, PoolTable(broker.pools))
+    async with process.serving(app(broker, registry, lanes, pools, setting, readiness), setting.host, process.port()):
         if not await process.unless(stop, _catalogue(broker, registry)):
             return
         following = [
             asyncio.create_task(mirror.follow(broker.config, registry)),
             asyncio.create_task(lanes.follow()),
+            asyncio.create_task(pools.follow()),
         ]
         readiness.ready = True
         log.info("accepting requests for %d models", len(registry.specs()))

@@ -105,20 +105,24 @@ def prefer_wait(request: Request, limit_s: float) -> float | None:
     return None
 
 
-def refuse(error: SIEError) -> Response:
-    """A typed error as JSON ``{"error": {...}}`` with its status, code header and Retry-After."""
+def refuse(error: SIEError, path: str = "") -> Response:
+    """A typed error as JSON ``{"error": {...}}`` with its status, code header and Retry-After.
+
+    On the pools' paths a ``detail`` object stands beside it: without one, published clients fail there.
+    """
     headers = {"X-SIE-Error-Code": error.code}
     if error.retry_after is not None:
         headers["Retry-After"] = f"{error.retry_after:g}"
     if allowed := error.details.get("allowed"):
         headers["Allow"] = ", ".join(allowed)
-    return Response(refusals.error_body(error), error.status or 500, headers, wire.JSON)
+    body = refusals.error_body(error, detail=path.startswith("/v1/pools"))
+    return Response(body, error.status or 500, headers, wire.JSON)
 
 
 async def refuse_typed(request: Request, error: Exception) -> Response:
     """Exception handler for `SIEError`."""
     assert isinstance(error, SIEError)
-    return refuse(error)
+    return refuse(error, request.url.path)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
@@ -132,7 +136,8 @@ async def refuse_http(request: Request, error: Exception) -> Response:
                 field="method",
                 hint=f"Use {' or '.join(allowed)}.",
                 allowed=allowed,
-            )
+            ),
+            request.url.path,
         )
     return refuse(NotFoundError(f"There is nothing at {request.url.path}.", hint="See GET /v1/models."))
 
@@ -140,7 +145,8 @@ async def refuse_http(request: Request, error: Exception) -> Response:
 async def refuse_unknown(request: Request, error: Exception) -> Response:
     """Exception handler for everything else; the trace goes to the log (uvicorn's), never to the caller."""
     answer = refuse(
-        SIEError("Something went wrong on the server.", hint="The request id finds it in the server's log.")
+        SIEError("Something went wrong on the server.", hint="The request id finds it in the server's log."),
+        request.url.path,
     )
     # This answer is sent from outside of the middleware.
     for name, value in request.scope.get("sie.identity", ()):

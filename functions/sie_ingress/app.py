@@ -25,6 +25,7 @@ from sie_ingress.lanes import Lanes
 from sie_ingress.metrics import Counted, Metrics
 from sie_ingress.models import Models
 from sie_ingress.operations import CHECKS
+from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Submitter
 from sie_sdk.errors import SIEError, UnavailableError
@@ -48,12 +49,15 @@ class Readiness:
         return Response(b"ok")
 
 
-def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, readiness: Readiness) -> Starlette:
+def app(
+    broker: Broker, registry: Registry, lanes: Lanes, pools: Pools, settings: Settings, readiness: Readiness
+) -> Starlette:
     """The ASGI application."""
     metrics = Metrics()
     answers = Answers(registry, metrics)
     admission = Admission(settings.tenant_in_flight)
-    inference = Inference(registry, lanes, admission, Submitter(broker, lanes, readiness.held), answers, settings)
+    submitter = Submitter(broker, lanes, readiness.held)
+    inference = Inference(registry, lanes, pools, admission, submitter, answers, settings)
     models = Models(registry, lanes)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
@@ -64,6 +68,7 @@ def app(broker: Broker, registry: Registry, lanes: Lanes, settings: Settings, re
             Route("/v1/jobs/{job}", jobs.__call__, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
+            *pools.routes(),
             Route("/", page, methods=["GET"]),
             Route("/health", Health(lanes).__call__, methods=["GET"]),
             Route("/readyz", readiness.__call__, methods=["GET"]),

@@ -18,19 +18,20 @@ from starlette.responses import Response
 from sie_broker.contract import Reply, Work
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id
-from sie_config.registry import Registry, lane_of
+from sie_config.registry import Registry
 from sie_ingress import answer, parts
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.body import read_body
 from sie_ingress.lanes import Lanes
 from sie_ingress.operations import CHECKS
+from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, Submitter, job_id
 from sie_ingress.terms import read_terms
 from sie_sdk import wire
 from sie_sdk.errors import (
     DeadlineExceededError,
-    PayloadTooLargeError,
     ProvisioningError,
     QueueFullError,
     RateLimitedError,
@@ -45,6 +46,7 @@ class Inference:
         self,
         registry: Registry,
         lanes: Lanes,
+        pools: Pools,
         admission: Admission,
         submitter: Submitter,
         answers: Answers,
@@ -52,6 +54,7 @@ class Inference:
     ) -> None:
         self._registry = registry
         self._lanes = lanes
+        self._pools = pools
         self._admission = admission
         self._submitter = submitter
         self._answers = answers
@@ -78,7 +81,7 @@ class Inference:
         whole = Work(
             id=job_id(key, terms.tenant) if key else os.urandom(16).hex(),
             op=operation,
-            lane=lane_of(spec),
+            lane=await self._pools.lane(headers, spec),
             model=spec.id,
             data=body if media == wire.MSGPACK else b"",
             time=accepted,
@@ -130,27 +133,3 @@ def _works(whole: Work, split: Sequence[wire.Request]) -> list[Work]:
         msgspec.structs.replace(whole, id=part_id(whole.id, number), data=wire.request_body(part))
         for number, part in enumerate(split)
     ]
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """The request body.
-
-    Raises:
-        PayloadTooLargeError: it is over ``limit`` bytes; a declared length is refused before a byte is read.
-    """
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _too_large(limit: int) -> PayloadTooLargeError:
-    return PayloadTooLargeError(
-        f"The request body is over {limit} bytes.", field="body", limit=limit, hint="Send fewer items per request."
-    )

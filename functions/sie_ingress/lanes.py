@@ -16,6 +16,7 @@ import msgspec
 
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane, WorkerState
+from sie_broker.pools import service_of
 from sie_broker.subjects import lane_key
 from sie_sdk.errors import QueueUnavailableError
 
@@ -62,7 +63,9 @@ class Lanes:
             return
         state = _state.decode(value)
         self._workers[worker] = state
-        if state.state == "ready" and (woken := self._woken.pop(state.lane, None)) is not None:
+        woken = self._woken.pop(state.lane, None) if state.state == "ready" else None
+        # Away from home it may have been up already, and only changed its pool.
+        if woken is not None and state.lane.pool == state.home:
             self._measured(state.lane, self._clock() - woken)
 
     def workers(self) -> list[WorkerState]:
@@ -81,10 +84,15 @@ class Lanes:
         self._woken.setdefault(lane, self._clock())
 
     async def retry_after(self, lane: Lane) -> float:
-        """Seconds until a woken lane is expected to answer: the median cold start less what has passed of it, >= 1."""
-        if lane not in self._cold_starts:
-            await self._recall(lane)
-        expected = statistics.median(self._cold_starts[lane] or [self._default_s])
+        """Seconds until a woken lane is expected to answer: the median cold start less what has passed of it, >= 1.
+
+        The workers of a pool start in the default one, so theirs count where none are known of its own.
+        """
+        for each in (lane, service_of(lane)):
+            if each not in self._cold_starts:
+                await self._recall(each)
+        known = self._cold_starts[lane] or self._cold_starts[service_of(lane)]
+        expected = statistics.median(known or [self._default_s])
         return max(1.0, expected - (self._clock() - self._woken.get(lane, self._clock())))
 
     async def _recall(self, lane: Lane) -> None:

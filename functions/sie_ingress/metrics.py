@@ -21,7 +21,7 @@ from sie_sdk.results import Head
 from sie_sdk.types import Timing
 
 STAGES = {name: name.removesuffix("_ms") for name in Timing.__struct_fields__}
-OPERATIONS = ("encode", "score", "extract", "jobs", "models")
+OPERATIONS = ("encode", "score", "extract", "jobs", "models", "pools")
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 REMEMBERED = 4096
 
@@ -127,7 +127,7 @@ class Counted:
 
 
 def operation_of(path: str) -> str:
-    """``encode``, ``score``, ``extract``, ``jobs`` or ``models``; ``other`` for every other path."""
+    """The first word behind ``/v1/`` if it is one of `OPERATIONS`; ``other`` for every other path."""
     _, version, name, *_ = f"{path}//".split("/", 3)
     return name if version == "v1" and name in OPERATIONS else "other"
 

@@ -14,12 +14,14 @@ import msgspec
 
 from sie_broker import process
 from sie_broker.memory import MemoryBroker
+from sie_broker.pool_table import PoolTable
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings as BundleSettings
 from sie_config import catalog
 from sie_config.registry import Registry, lane_of
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
+from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings as IngressSettings
 from sie_sdk import settings
 
@@ -54,7 +56,8 @@ async def main(host: str, port: int, models: str) -> None:
         for lane in sorted({lane_of(spec) for spec in registry.specs()})
     ]
     following = asyncio.create_task(lanes.follow())
-    async with process.serving(app(broker, registry, lanes, ingress, readiness), host, port):
+    pools = Pools(registry, lanes, PoolTable(broker.pools), assigns=False)
+    async with process.serving(app(broker, registry, lanes, pools, ingress, readiness), host, port):
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
         readiness.ready = True
         log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)

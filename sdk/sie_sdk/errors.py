@@ -6,22 +6,28 @@
     │   ├── PayloadTooLargeError  413 PAYLOAD_TOO_LARGE
     │   ├── UnsupportedMediaTypeError 415 UNSUPPORTED_MEDIA_TYPE
     │   ├── IdempotencyMismatchError  422 IDEMPOTENCY_MISMATCH
-    │   └── MethodNotAllowedError 405 METHOD_NOT_ALLOWED
+    │   ├── MethodNotAllowedError 405 METHOD_NOT_ALLOWED
+    │   ├── PoolCapacityError     409 POOL_CAPACITY_UNAVAILABLE  the pool has no workers for this model
+    │   └── PoolForbiddenError    403 POOL_OPERATION_FORBIDDEN   too many pools, or not one to be changed so
+    │       └── DefaultPoolError  403 DEFAULT_POOL_DELETE_FORBIDDEN
     ├── NotFoundError             404 NOT_FOUND
     │   ├── ModelNotFoundError    404 MODEL_NOT_FOUND        carries the nearest names
-    │   └── JobNotFoundError      404 JOB_NOT_FOUND
+    │   ├── JobNotFoundError      404 JOB_NOT_FOUND
+    │   └── PoolNotFoundError     404 POOL_NOT_FOUND         never made, deleted, or its lease has ended
     ├── UnavailableError          503 UNAVAILABLE            try again after `retry_after` seconds
     │   ├── ProvisioningError     503 PROVISIONING           no worker yet; `job` is set when the work is queued
     │   ├── ModelLoadingError     503 MODEL_LOADING
     │   ├── OutOfMemoryError      503 RESOURCE_EXHAUSTED     the device has no room for it now
     │   ├── QueueFullError        503 QUEUE_FULL
     │   ├── RateLimitedError      429 RATE_LIMITED           this tenant has too much in flight; others are served
+    │   ├── PoolNotReadyError     503 POOL_NOT_READY         its queues do not exist yet
     │   └── QueueUnavailableError 503 QUEUE_UNAVAILABLE
     ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
     │   └── WeightsUnavailableError 502 WEIGHTS_UNAVAILABLE  lists each source tried and why it failed
     ├── DeadlineExceededError     504 DEADLINE_EXCEEDED
     ├── InferenceError            500 INFERENCE_ERROR        the model's output was not finite
     ├── WorkExhaustedError        500 WORK_EXHAUSTED         no worker finished it; kept as a dead letter
+    ├── PoolsUnsupportedError     501 POOLS_UNSUPPORTED      one process has nothing to assign
     ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
     ├── StartFailedError          500 START_FAILED           sie up: a process did not start; its own words follow
     └── raised by the client alone
@@ -134,6 +140,26 @@ class MethodNotAllowedError(InvalidInputError):
     status = 405
 
 
+class PoolCapacityError(InvalidInputError):
+    """The pool can have no worker that serves this model: its bundle or machine profile is another."""
+
+    code = "POOL_CAPACITY_UNAVAILABLE"
+    status = 409
+
+
+class PoolForbiddenError(InvalidInputError):
+    """There are as many pools as there may be, or this one may not be changed so."""
+
+    code = "POOL_OPERATION_FORBIDDEN"
+    status = 403
+
+
+class DefaultPoolError(PoolForbiddenError):
+    """The default pool stays."""
+
+    code = "DEFAULT_POOL_DELETE_FORBIDDEN"
+
+
 class NotFoundError(SIEError):
     """No such route or thing."""
 
@@ -151,6 +177,12 @@ class JobNotFoundError(NotFoundError):
     """No such job, or its lifetime has passed."""
 
     code = "JOB_NOT_FOUND"
+
+
+class PoolNotFoundError(NotFoundError):
+    """No such pool: never made, deleted, or its lease has ended."""
+
+    code = "POOL_NOT_FOUND"
 
 
 class UnavailableError(SIEError):
@@ -191,6 +223,12 @@ class RateLimitedError(UnavailableError):
     status = 429
 
 
+class PoolNotReadyError(UnavailableError):
+    """The pool was made a moment ago and has no queues yet; nothing was accepted."""
+
+    code = "POOL_NOT_READY"
+
+
 class QueueUnavailableError(UnavailableError):
     """The broker does not answer; nothing was accepted."""
 
@@ -227,6 +265,13 @@ class WorkExhaustedError(SIEError):
     """Worker after worker was given the request and none finished it; it is kept as a dead letter, not tried again."""
 
     code = "WORK_EXHAUSTED"
+
+
+class PoolsUnsupportedError(SIEError):
+    """This server is one process and has no workers to assign."""
+
+    code = "POOLS_UNSUPPORTED"
+    status = 501
 
 
 class ConfigurationError(SIEError):

@@ -18,9 +18,13 @@ _any_from_msgpack = msgspec.msgpack.Decoder()
 _any_from_json = msgspec.json.Decoder()
 
 
-def error_body(error: SIEError) -> bytes:
-    """The JSON body of an error reply: ``{"error": {code, message, ...}}``. Details unknown to JSON become text."""
-    return _to_json.encode({"error": error.to_wire()})
+def error_body(error: SIEError, *, detail: bool = False) -> bytes:
+    """The JSON body of an error reply: ``{"error": {code, message, ...}}``. Details unknown to JSON become text.
+
+    With ``detail`` there is the short form ``{"detail": {code, message}}`` too.
+    """
+    short = {"detail": {"code": error.code, "message": error.message}} if detail else {}
+    return _to_json.encode({"error": error.to_wire(), **short})
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes) -> SIEError:

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sie_broker.contract import Broker, Work
+from sie_broker.pool_table import PoolTable
 from sie_bundle.presence import Presence
 from sie_bundle.worker import Worker
 from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Multivector, Score, Sparse, Tasks
 from sie_config.registry import Registry, lane_of
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
+from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
@@ -112,8 +114,10 @@ class Desk:
         await self.hold.wait()
 
     @asynccontextmanager
-    async def worker(self, operation: Callable[[Work], Awaitable[bytes]] | None = None) -> AsyncIterator[Worker]:
-        """A live worker that the ingress has heard of."""
+    async def worker(
+        self, operation: Callable[[Work], Awaitable[bytes]] | None = None, pool: str = "default"
+    ) -> AsyncIterator[Worker]:
+        """A live worker that the ingress has heard of; one that was given to another pool, perhaps."""
         lane = lane_of(SPEC)
         presence = Presence(self.broker, lane, lambda: ((), 0, 0, 0))
         worker = Worker(
@@ -126,8 +130,10 @@ class Desk:
             max_in_hand=8,
         )
         beating = asyncio.create_task(presence.beat())
-        worker.update_pulls()
+        worker.move(pool)
+        presence.move(pool)
         presence.became("ready")
+        lane = msgspec.structs.replace(lane, pool=pool)
         await eventually(lambda: self.lanes.live(lane))
         try:
             yield worker
@@ -156,8 +162,12 @@ async def desk(broker: Broker) -> AsyncIterator[Desk]:
     readiness.ready = True
     lanes = Lanes(broker, configured.cold_start_s)
     following = asyncio.create_task(lanes.follow())
-    transport = httpx.ASGITransport(app(broker, registry, lanes, configured, readiness), raise_app_exceptions=False)
+    pools = Pools(registry, lanes, PoolTable(broker.pools))
+    following_pools = asyncio.create_task(pools.follow())
+    ingress = app(broker, registry, lanes, pools, configured, readiness)
+    transport = httpx.ASGITransport(ingress, raise_app_exceptions=False)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://ingress"))
         yield Desk(broker, client, lanes, registry, readiness)
         following.cancel()
+        following_pools.cancel()
