@@ -7,7 +7,7 @@ One suite, ``tests/congruence``, runs on both implementations.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Literal, NamedTuple, Protocol, get_args
 
@@ -55,7 +55,8 @@ class Work(msgspec.Struct, frozen=True):
     time: float
     """When the ingress accepted it; seconds since the epoch."""
     reply_to: str | None = None
-    """An inbox somebody listens on, or None: the reply is kept as the result of job ``id``."""
+    """An inbox somebody listens on, or None: the reply is kept as the result of job ``id``. Or a job's sink
+    (`sie_broker.subjects.sink`): the reply is kept, and sent there."""
     deadline: float | None = None
     """Seconds since the epoch after which nobody wants the answer."""
     traceparent: str | None = None
@@ -132,8 +133,40 @@ class Delivery(Protocol):
         ...
 
 
+class Parcel(Protocol):
+    """A message of the two small queues, of results due at sinks and of events that came in, until a verb ends it."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def sequence(self) -> int:
+        """Its place in its queue's stream."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time it is in hand."""
+        ...
+
+    @property
+    def at(self) -> float:
+        """When it was queued; seconds since the epoch."""
+        ...
+
+    async def ack(self) -> None: ...
+    async def nak(self, delay: float) -> None:
+        """Have it again after ``delay`` seconds, as often as it takes."""
+        ...
+
+    async def term(self, reason: str) -> None: ...
+
+
 class Room(Protocol):
-    """How much more work a worker takes in hand; shared by all its pulls."""
+    """How much more is taken in hand; a worker's is shared by all its pulls."""
 
     @property
     def free(self) -> int: ...
@@ -178,12 +211,12 @@ class Bucket(Protocol):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Work that nobody is given again, with all it came with; kept for a week."""
+    """Work that nobody is given again, or a result that no sink takes, with all it came with; kept for a week."""
 
     id: str
-    """The work's own; ``<stream>-<sequence>`` where none could be read."""
-    reason: Literal["exhausted", "malformed"]
-    """No worker finished it, or it is no work event: ``fault`` says why."""
+    """The work's own; ``<job>-result`` of a result; ``<stream>-<sequence>`` where none could be read."""
+    reason: Literal["exhausted", "malformed", "undeliverable"]
+    """No worker finished it, or it is no work event, or no sink took it: ``fault`` says why."""
     subject: str
     """Where it waited, and where a replay puts it."""
     headers: dict[str, str]
@@ -201,13 +234,20 @@ class DeadLetter(msgspec.Struct, frozen=True):
 class DeadLetters(Protocol):
     """The dead letters. Raises `NotFoundError` for an id that none has."""
 
+    async def bury(self, letter: DeadLetter, sequence: int) -> None:
+        """Keep ``letter``, which was at ``sequence`` in its queue's stream, and tell its caller if it was work."""
+        ...
+
     async def entries(self) -> list[DeadLetter]:
         """All of them, oldest first, without their data."""
         ...
 
     async def get(self, letter_id: str) -> DeadLetter: ...
     async def replay(self, letter_id: str) -> None:
-        """Queue it again as the same work, without its deadline; the error kept as its job's result is forgotten."""
+        """Queue it again as the same work, without its deadline; the error kept as its job's result is forgotten.
+
+        A result is tried at its sink again.
+        """
         ...
 
     async def drop(self, letter_id: str) -> None: ...
@@ -228,6 +268,10 @@ class Broker(Protocol):
     def pools(self) -> Bucket: ...
     @property
     def leases(self) -> Bucket: ...
+    @property
+    def sinks(self) -> Bucket:
+        """Where the results of jobs go (``sie_broker.sinks``)."""
+        ...
 
     @property
     def dead(self) -> DeadLetters: ...
@@ -263,6 +307,14 @@ class Broker(Protocol):
 
         ``rank`` 0 to 9: a worker that holds the model pulls with 0 and is served before one that does not.
         """
+        ...
+
+    def due(self, room: Room) -> AsyncGenerator[Parcel, None]:
+        """Results for sinks, until closed: each as often as its work was answered, perhaps just before it is kept."""
+        ...
+
+    async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Tell whoever listens on a subject that is not ours."""
         ...
 
     def wake(self, lane: Lane) -> None:

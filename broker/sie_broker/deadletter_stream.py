@@ -92,6 +92,8 @@ class NatsDeadLetters:
         headers = deadletters.replayed(letter.headers) | {"Nats-Msg-Id": f"replay {sequence}"}
         with translated():
             await self._js.publish(letter.subject, letter.data, headers=headers)
+            if not subjects.is_sink(letter.subject):
+                await self._nc.publish(subjects.wake(subjects.lane_of_work(letter.subject)), b"")
         if queued is not None:
             await queued()
         await remove(self._js, DEAD, sequence)
@@ -100,7 +102,9 @@ class NatsDeadLetters:
         await remove(self._js, DEAD, (await self._find(letter_id))[0])
 
     async def _check_queue(self, letter: DeadLetter) -> None:
-        """Work without a consumer would wait for nobody until it is too old."""
+        """Work without a consumer would wait for nobody until it is too old. For results there always is one."""
+        if subjects.is_sink(letter.subject):
+            return
         with translated():
             try:
                 queue = subjects.queue_of_work(letter.subject)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from sie_broker import envelope, jobs
 from sie_broker.contract import Bucket, DeadLetter, Reply, Work
@@ -17,6 +19,7 @@ from sie_sdk.errors import InvalidInputError, NotFoundError, SIEError, WorkExhau
 from sie_sdk.refusals import error_body
 
 PREFIX = "sie-dead-"
+Reason = Literal["exhausted", "malformed", "undeliverable"]
 
 
 class Place(NamedTuple):
@@ -50,7 +53,7 @@ def from_message(headers: Mapping[str, str], data: bytes) -> DeadLetter:
     own = {name.removeprefix(PREFIX): value for name, value in headers.items() if name.startswith(PREFIX)}
     return DeadLetter(
         id=unquote(own["id"]),
-        reason="malformed" if own["reason"] == "malformed" else "exhausted",
+        reason=msgspec.convert(own["reason"], Reason),
         subject=own["subject"],
         headers=event_headers(headers),
         at=datetime.fromisoformat(own["at"]).timestamp(),
@@ -93,8 +96,8 @@ def event_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def refusal(letter: DeadLetter) -> Reply | None:
-    """What the caller is told; None when the event has no id, so that nobody can be told."""
-    if "ce-id" not in letter.headers:
+    """What the caller is told; None when there is nobody to be told, or nothing: a result that is kept."""
+    if "ce-id" not in letter.headers or letter.reason == "undeliverable":
         return None
     error: SIEError = InvalidInputError(f"This is no work event: {letter.fault}.", hint="docs/events.md has the form.")
     if letter.reason == "exhausted":

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from sie_broker.contract import (
     Delivery,
     Entry,
     Lane,
+    Parcel,
     Queue,
     Reply,
     Room,
@@ -143,6 +144,29 @@ class MemoryDelivery:
         self._broker.forget(self._sequence)
 
 
+class MemoryParcel:
+    """A `Parcel` of the in-memory broker: a result that is due at a sink."""
+
+    def __init__(self, due: asyncio.Queue[MemoryParcel], subject: str, headers: Mapping[str, str], data: bytes) -> None:
+        self._due = due
+        self.subject = subject
+        self.headers = headers
+        self.data = data
+        self.sequence = 0
+        self.attempt = 1
+        self.at = time.time()
+
+    async def ack(self) -> None:
+        """It is in no queue any more."""
+
+    async def nak(self, delay: float) -> None:
+        self.attempt += 1
+        asyncio.get_running_loop().call_later(delay, self._due.put_nowait, self)
+
+    async def term(self, reason: str) -> None:
+        """It is in no queue any more."""
+
+
 class MemoryDeadLetters:
     """The `DeadLetters` of the in-memory broker, in a dictionary."""
 
@@ -150,8 +174,8 @@ class MemoryDeadLetters:
         self._broker = broker
         self._letters: dict[str, DeadLetter] = {}
 
-    def bury(self, letter: DeadLetter) -> None:
-        """Keep it; the oldest go first."""
+    async def bury(self, letter: DeadLetter, sequence: int) -> None:
+        """The oldest go first."""
         self._letters[letter.id] = letter
         while len(self._letters) > DEAD_LETTERS:
             del self._letters[next(iter(self._letters))]
@@ -165,9 +189,13 @@ class MemoryDeadLetters:
         return self._letters[letter_id]
 
     async def replay(self, letter_id: str) -> None:
-        if (work := deadletters.work_of(await self.get(letter_id))) is not None:
+        letter = await self.get(letter_id)
+        if subjects.is_sink(letter.subject):
+            self._broker.announce(letter.subject, letter.headers, letter.data)
+        elif (work := deadletters.work_of(letter)) is not None:
             queued = await deadletters.reopen(self._broker.jobs, work)
             await self._broker.submit_again(work)
+            self._broker.wake(work.lane)
             await queued()
         await self.drop(letter_id)
 
@@ -186,6 +214,7 @@ class MemoryBroker:
         self.lanes = MemoryBucket()
         self.leases = MemoryBucket()
         self.pools = MemoryBucket()
+        self.sinks = MemoryBucket()
         self.dead = MemoryDeadLetters(self)
         self._max_queued = max_queued
         self._sequences = itertools.count(1)
@@ -195,6 +224,7 @@ class MemoryBroker:
         self._queues: defaultdict[Queue, _Waiting] = defaultdict(_Waiting)
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
         self._wakers: list[Callable[[Lane], None]] = []
+        self._due: asyncio.Queue[MemoryParcel] = asyncio.Queue()
 
     async def connect(self) -> None:
         """Nothing to connect to."""
@@ -243,7 +273,9 @@ class MemoryBroker:
         await self.submit(work)
 
     async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
-        """Give the reply to all who wait for it, or keep it as the job's result."""
+        """Give the reply to all who wait for it, or keep it as the job's result; announce it at a sink."""
+        if reply_to is not None and subjects.is_sink(reply_to):
+            self.announce(reply_to, {}, reply.id.encode())
         waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
         for future in waiting:
             future.set_result(reply)
@@ -258,7 +290,7 @@ class MemoryBroker:
             letter = deadletters.letter_of(
                 subjects.work(work.queue), headers, data, place=place, accepted=work.time, now=time.time()
             )
-            self.dead.bury(letter)
+            await self.dead.bury(letter, sequence)
             if (refusal := deadletters.refusal(letter)) is not None:
                 await jobs.keep(self.jobs, refusal)
                 await self.deliver_reply(work.reply_to, refusal)
@@ -285,6 +317,18 @@ class MemoryBroker:
                 continue
             sequence, work, attempt = line.waiting.popleft()
             yield MemoryDelivery(self, line, sequence, work, attempt)
+
+    def announce(self, sink: str, headers: Mapping[str, str], data: bytes) -> None:
+        """A result is due at a sink."""
+        self._due.put_nowait(MemoryParcel(self._due, sink, headers, data))
+
+    async def due(self, room: Room) -> AsyncGenerator[Parcel, None]:
+        while True:
+            await room.wait()
+            yield await self._due.get()
+
+    async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Nobody but this process is here to listen."""
 
     def wake(self, lane: Lane) -> None:
         for woken in self._wakers:

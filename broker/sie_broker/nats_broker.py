@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 
 import msgspec
@@ -22,14 +22,15 @@ from nats.aio.msg import Msg
 from sie_broker import connection, deadletters, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import refusal, translated
-from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work
+from sie_broker.contract import Delivery, Lane, Parcel, Queue, Reply, Room, Submission, Work
 from sie_broker.deadletter_stream import NatsDeadLetters
 from sie_broker.exhausted import Burial
 from sie_broker.mailbox import Confirmations, Mailbox, is_unanswered
+from sie_broker.parcels import parcels
 from sie_broker.provisioning import Provisioner
 from sie_broker.pull import Interrupt, pull
 from sie_broker.streams import Limits
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
 
@@ -127,6 +128,7 @@ class NatsBroker:
         self.lanes = NatsBucket(self.nc, streams.LANES)
         self.leases = NatsBucket(self.nc, streams.LEASES)
         self.pools = NatsBucket(self.nc, streams.POOLS)
+        self.sinks = NatsBucket(self.nc, streams.SINKS)
         self._provisioner = Provisioner(self.nc, self._limits)
         self.dead = NatsDeadLetters(self.nc, self.jobs, self.deliver_reply)
         self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
@@ -196,8 +198,14 @@ class NatsBroker:
         self._confirmations.confirm(message.reply)
 
     async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
-        """Send the reply to an inbox; when its owner does not take it, keep it as the job's result."""
-        if reply_to is not None:
+        """Send the reply to an inbox; when its owner does not take it, keep it as the job's result.
+
+        For a sink it is kept, and said to be due before: a worker that dies in between computes it again, and one that
+        is told that it was kept need not ask whether that was said.
+        """
+        if reply_to is not None and subjects.is_sink(reply_to):
+            await self._announce(reply_to, reply)
+        elif reply_to is not None:
             headers, body = envelope.from_reply(reply)
             try:
                 if not is_unanswered(await self._mailbox.ask(reply_to, body, headers, REPLY_TAKEN_S)):
@@ -209,6 +217,25 @@ class NatsBroker:
             except nats.errors.Error as error:
                 raise QueueUnavailableError("The broker does not take replies.", retry_after=1.0) from error
         await jobs.keep(self.jobs, reply)
+
+    async def _announce(self, sink: str, reply: Reply) -> None:
+        try:
+            with translated():
+                await self._js.publish(sink, reply.id.encode(), headers={"Nats-Msg-Id": reply.id})
+        except QueueFullError as full:
+            raise QueueUnavailableError("Too many results wait for their sinks.", retry_after=5.0) from full
+
+    def due(self, room: Room) -> AsyncGenerator[Parcel, None]:
+        return parcels(self.nc, streams.DUE, room, self._pulls)
+
+    def arrivals(self, room: Room) -> AsyncGenerator[Parcel, None]:
+        """Events that anybody put on ``sie.events.*``, until closed."""
+        return parcels(self.nc, streams.EVENTS, room, self._pulls)
+
+    async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
+        with translated():
+            # No flush: an acknowledgement that follows takes the same way behind it.
+            await self.nc.publish(subject, body, headers=dict(headers))
 
     async def queued(self, lane: Lane, sequence: int) -> bool:
         with translated():

@@ -56,6 +56,9 @@ class Provisioner:
             for bucket in streams.buckets(self._limits):
                 await self._stream(bucket)
             await self._stream(streams.dead_stream(self._limits))
+            for stream in streams.parcel_streams(self._limits):
+                await self._stream(stream)
+                await self._consumer(stream["name"], streams.parcel_consumer(stream))
             for pool in sorted({*wanted, "default"}):
                 await self._stream(streams.work_stream(pool, self._limits))
             for pool, own in sorted(wanted.items()):
@@ -115,6 +118,12 @@ class Provisioner:
         for name in sorted(stale):
             if now - self._stale_since.setdefault((stream, name), now) >= self._stale_s:
                 await self._remove(stream, there[name])
+
+    async def _consumer(self, stream: str, declared: Json) -> None:
+        """A consumer that a stream has from its start to its end."""
+        there = (await self._ask(f"CONSUMER.INFO.{stream}.{declared['name']}") or {}).get("config", {})
+        if streams.differences(declared, there):
+            await self._create(stream, there | declared)
 
     async def _create(self, stream: str, config: Json) -> None:
         subject = f"CONSUMER.CREATE.{stream}.{config['name']}.{config['filter_subject']}"

@@ -26,10 +26,14 @@ DUPLICATES_S = 120.0
 DEAD = "DEAD"
 """The stream of the dead letters."""
 DEAD_AGE_S = 7 * 24 * 3600.0
+DUE, EVENTS = "DUE", "EVENTS"
+"""The streams of results due at sinks and of events that came in. Each has one consumer, of the same name."""
+QUEUE_ACK_WAIT_S = 30.0
+"""How long whoever has taken one of those may take over it."""
 NANO = 1_000_000_000
 
 JOBS, PRESENCE, CONFIG, LANES, POOLS = "sie_jobs", "sie_presence", "sie_config", "sie_lanes", "sie_pools"
-LEASES = "sie_leases"
+LEASES, SINKS = "sie_leases", "sie_sinks"
 
 FIXED = ("retention", "storage")
 """What the server changes in no stream that exists."""
@@ -91,6 +95,44 @@ def dead_stream(limits: Limits) -> dict[str, Any]:
     }
 
 
+def parcel_streams(limits: Limits) -> Iterable[dict[str, Any]]:
+    """The small work queues: what is not taken in time is thrown away, what is too much refused."""
+    for name, subject, age_s in (
+        (DUE, f"{subjects.SINK}.*", limits.work_max_age_s + limits.job_lifetime_s),
+        (EVENTS, f"{subjects.EVENTS}.*", limits.work_max_age_s),
+    ):
+        yield {
+            "name": name,
+            "subjects": [subject],
+            "retention": "workqueue",
+            "storage": "file",
+            "num_replicas": limits.stream_replicas,
+            "discard": "new",
+            "max_age": int(age_s * NANO),
+            "max_msgs": limits.work_max_messages,
+            "max_bytes": 256 << 20,
+            "duplicate_window": int(DUPLICATES_S * NANO),
+            "allow_direct": True,
+        }
+
+
+def parcel_consumer(stream: dict[str, Any]) -> dict[str, Any]:
+    """Its one consumer. Deliveries are not counted, and what waits for another try holds nothing up."""
+    return {
+        "durable_name": stream["name"],
+        "name": stream["name"],
+        "filter_subject": stream["subjects"][0],
+        "ack_policy": "explicit",
+        "deliver_policy": "all",
+        "ack_wait": int(QUEUE_ACK_WAIT_S * NANO),
+        "max_deliver": -1,
+        "max_ack_pending": -1,
+        "max_waiting": 512,
+        "priority_policy": "prioritized",
+        "priority_groups": [PULL_GROUP],
+    }
+
+
 def buckets(limits: Limits) -> Iterable[dict[str, Any]]:
     """The streams of all buckets."""
     # Not direct: a replica that lags would not know a job whose 202 has just been answered.
@@ -103,6 +145,8 @@ def buckets(limits: Limits) -> Iterable[dict[str, Any]]:
     yield bucket_stream(POOLS, limits, direct=False)
     # Not direct: who holds a lease is asked of the leader alone.
     yield bucket_stream(LEASES, limits, direct=False)
+    # Longer than the work may wait and its result then be kept. Not direct: a result may come right after its sink.
+    yield bucket_stream(SINKS, limits, ttl_s=limits.work_max_age_s + limits.job_lifetime_s, direct=False)
 
 
 def bucket_stream(

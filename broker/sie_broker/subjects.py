@@ -15,6 +15,8 @@ WORK = "sie.work"
 REPLY = "sie.reply"
 WAKE = "sie.wake"
 DEAD = "sie.dead"
+SINK = "sie.sink"
+EVENTS = "sie.events"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _KNOWN = 4096
@@ -117,6 +119,21 @@ def lane_key(lane: Lane) -> str:
 def reply(inbox: str, work_id: str) -> str:
     """Where one reply is awaited: ``sie.reply.<inbox>.<work id>``."""
     return f"{REPLY}.{token(inbox)}.{token(work_id)}"
+
+
+def sink(job_id: str) -> str:
+    """The ``reply_to`` of work whose result goes to the sink of its job: ``sie.sink.<job id>``."""
+    return f"{SINK}.{token(job_id)}"
+
+
+def is_sink(reply_to: str) -> bool:
+    """Whether `sink` made it."""
+    return reply_to.startswith(f"{SINK}.")
+
+
+def job_of_sink(subject: str) -> str:
+    """The job whose sink it is."""
+    return name_of(subject.removeprefix(f"{SINK}."))
 
 
 @lru_cache(_KNOWN)

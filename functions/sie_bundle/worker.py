@@ -18,7 +18,7 @@ import msgspec
 from sie_broker import jobs
 from sie_broker.connection import cancelled
 from sie_broker.contract import MAX_DATA_BYTES, PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
-from sie_bundle.room import Room
+from sie_broker.room import Room
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
 from sie_sdk.errors import (

@@ -1,4 +1,4 @@
-"""Room: how many requests a worker takes in hand at once, shared by the pulls of all its models."""
+"""Room: how much is taken in hand at once; a worker's is shared by the pulls of all its models."""
 
 from __future__ import annotations
 
