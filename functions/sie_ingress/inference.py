@@ -2,14 +2,15 @@
 
 Owns the order of these steps and what published clients get instead of a 202. Nothing is computed. The body travels on
 as the bytes that came, so that it is parsed once at each end and copied nowhere. What differs between the three stands
-in ``operations``.
+in ``operations``; requests that come as events take the same way from `Inference.check` on (``event_requests``).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from sie_broker.contract import Reply, Work
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id
+from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer, parts
 from sie_ingress.admission import Admission
@@ -28,7 +30,7 @@ from sie_ingress.operations import CHECKS
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, Submitter, job_id
-from sie_ingress.terms import read_terms
+from sie_ingress.terms import Terms, read_terms
 from sie_sdk import wire
 from sie_sdk.errors import (
     DeadlineExceededError,
@@ -39,8 +41,34 @@ from sie_sdk.errors import (
 from sie_sdk.types import Operation
 
 
+class Asked(NamedTuple):
+    """One request, read but not looked into."""
+
+    operation: Operation
+    spec: ModelSpec
+    body: bytes
+    media: wire.MediaType
+    terms: Terms
+    id: str
+    """The job's."""
+    accepted: float
+    """Seconds since the epoch."""
+    headers: Mapping[str, str]
+    """Those of its HTTP request, or what stands for them: they may name a pool."""
+    traceparent: str | None = None
+    cause: str | None = None
+    reply_to: str | None = None
+
+
+class Checked(NamedTuple):
+    """A request that can be served: its work, and the parts that it is split into."""
+
+    whole: Work
+    split: Sequence[wire.Request]
+
+
 class Inference:
-    """The three inference routes."""
+    """The three inference routes, and the way of every request from its check to its answer or job."""
 
     def __init__(
         self,
@@ -74,32 +102,46 @@ class Inference:
         spec = self._registry.resolve(request.path_params["model"])
         media = wire.body_type(headers.get("content-type"))
         body = await read_body(request, self._settings.max_body_bytes)
-        parsed = wire.PARSERS[operation](body, media, limits=self._limits)
-        CHECKS[operation](parsed, spec)
-        split = parts.split(parsed, spec)
         key = headers.get("idempotency-key")
-        whole = Work(
-            id=job_id(key, terms.tenant) if key else os.urandom(16).hex(),
-            op=operation,
-            lane=await self._pools.lane(headers, spec),
-            model=spec.id,
-            data=body if media == wire.MSGPACK else b"",
-            time=accepted,
-            traceparent=headers.get("traceparent"),
-            deadline=terms.deadline,
-            priority=terms.priority_of(len(split)),
-            tenant=terms.tenant,
-        )
+        own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
+        trace = headers.get("traceparent")
+        checked = await self.check(Asked(operation, spec, body, media, terms, own_id, accepted, headers, trace))
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
         reads_202 = "x-sie-sdk-version" not in headers
         if not reads_202:
-            await self._refuse_cold(whole)
-        outcome = await self._place(whole, split, holds)
+            await self._refuse_cold(checked.whole)
+        outcome = await self.place(checked, holds)
         if isinstance(outcome, Job) and not reads_202:
             raise DeadlineExceededError("The answer took longer than a request is held.", retry_after=5.0)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
         return self._answers.from_reply(request, outcome)
+
+    async def check(self, asked: Asked) -> Checked:
+        """Look into a request; nothing is accepted yet.
+
+        Raises:
+            InvalidInputError: it can never succeed as it is.
+            UnavailableError: its pool is not ready.
+        """
+        parsed = wire.PARSERS[asked.operation](asked.body, asked.media, limits=self._limits)
+        CHECKS[asked.operation](parsed, asked.spec)
+        split = parts.split(parsed, asked.spec)
+        whole = Work(
+            id=asked.id,
+            op=asked.operation,
+            lane=await self._pools.lane(asked.headers, asked.spec),
+            model=asked.spec.id,
+            data=asked.body if asked.media == wire.MSGPACK else b"",
+            time=asked.accepted,
+            reply_to=asked.reply_to,
+            traceparent=asked.traceparent,
+            deadline=asked.terms.deadline,
+            priority=asked.terms.priority_of(len(split)),
+            tenant=asked.terms.tenant,
+            cause=asked.cause,
+        )
+        return Checked(whole, split)
 
     async def _refuse_cold(self, whole: Work) -> None:
         """Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again."""
@@ -107,8 +149,15 @@ class Inference:
             self._submitter.warm_up(whole.lane)
             raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(whole.lane))
 
-    async def _place(self, whole: Work, split: Sequence[wire.Request], holds: Holds) -> Reply | Job:
-        """Submit what its tenant may submit; the answer, or the job it has become."""
+    async def place(self, checked: Checked, holds: Holds) -> Reply | Job:
+        """Submit what its tenant may submit; the answer, or the job it has become.
+
+        Raises:
+            IdempotencyMismatchError: its id was used for a different request.
+            RateLimitedError, QueueFullError, QueueUnavailableError: not all of it was accepted.
+            DeadlineExceededError: its time was over while it was held.
+        """
+        whole, split = checked
         if whole.deadline is not None:
             left = whole.deadline - whole.time
             holds = Holds(min(holds.warm_s, left), min(holds.cold_s, left), holds.key)

@@ -126,9 +126,9 @@ class Submitter:
             perhaps_older = not (warm and made_just_now(holds.key, work.time))
             if perhaps_older and (known := await self._known(work, digest, hold_s)) is not None:
                 return known
-        if warm:
+        if warm and hold_s > 0 and work.reply_to is None:
             return await self._ask(work, digest, hold_s, remember=holds.key is not None)
-        return await self._queue(work, digest, hold_s)
+        return await self._queue(work, digest, hold_s, warm)
 
     def warm_up(self, lane: Lane) -> None:
         """Ask for a worker without queueing anything."""
@@ -158,10 +158,11 @@ class Submitter:
             self._recent.put(digest, reply)
         return reply
 
-    async def _queue(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job:
-        """The cold way: the reply is kept as the job's result, whoever computes it and whenever."""
+    async def _queue(self, work: Work, digest: bytes, hold_s: float, warm: bool) -> Reply | Job:
+        """Cold, or nobody waits here: the reply is kept as the job's result, whoever computes it and whenever."""
         await self._broker.submit(work)
-        self.warm_up(work.lane)
+        if not warm:
+            self.warm_up(work.lane)
         job = await self._accept(work, digest)
         return await self._result(work.id, hold_s) or job
 
