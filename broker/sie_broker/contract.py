@@ -17,8 +17,6 @@ from sie_sdk.types import Priority
 
 MAX_DELIVERIES = 5
 """How often one work is given to a worker at most."""
-MAX_DATA_BYTES = 8 * 1024 * 1024 - 64 * 1024
-"""The most data in one work or reply: the message limit of the NATS server less room for headers."""
 
 
 class Lane(msgspec.Struct, frozen=True, order=True):
@@ -65,6 +63,8 @@ class Work(msgspec.Struct, frozen=True):
     """On whose behalf, for limits; empty when nobody said."""
     cause: str | None = None
     """The id of the CloudEvent that asked for it, when one did; the result event names it."""
+    dataref: str | None = None
+    """Where the data is when it is too large to travel with the work (``claim``); ``data`` is empty then."""
 
     @property
     def queue(self) -> Queue:
@@ -81,6 +81,8 @@ class Reply(msgspec.Struct, frozen=True):
     worker: str = ""
     cause: str | None = None
     """The ``cause`` of its work."""
+    dataref: str | None = None
+    """Where the data is when it is too large to travel with the reply (``claim``); ``data`` is empty then."""
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -119,11 +121,23 @@ class Delivery(Protocol):
         """1 the first time; more means an earlier worker was lost with it."""
         ...
 
-    async def reply(self, reply: Reply) -> None:
-        """Hand the answer to whoever waits; when nobody does, keep it as the job's result."""
+    @property
+    def sequence(self) -> int:
+        """As in its `Submission`."""
         ...
 
-    async def ack(self) -> None: ...
+    async def reply(self, reply: Reply) -> None:
+        """Hand the answer to whoever waits; when nobody does, keep it as the job's result. May be tried again.
+
+        Raises:
+            QueueFullError: no room for an answer of that size.
+        """
+        ...
+
+    async def ack(self) -> None:
+        """It is done; this and `term` drop what ``work.dataref`` refers to."""
+        ...
+
     async def nak(self, delay: float = 0.0) -> None:
         """Give it back, to be delivered again after ``delay`` seconds; the last time it becomes a dead letter."""
         ...
@@ -163,6 +177,35 @@ class Parcel(Protocol):
         ...
 
     async def term(self, reason: str) -> None: ...
+
+
+Store = Literal["work", "result", "dead"]
+"""Whose data a payload is: work's, an answer's, or a dead letter's."""
+
+
+class Payloads(Protocol):
+    """Where data waits that is too large for a message; what for, whose and how long stands in ``claim``."""
+
+    async def store(self, store: Store, owner: str, data: bytes) -> str:
+        """Keep ``data`` of the work ``owner`` until it is dropped or expires; returns its reference.
+
+        Raises:
+            QueueFullError: no room for it.
+        """
+        ...
+
+    async def load(self, dataref: str) -> bytes:
+        """What was stored under the reference.
+
+        Raises:
+            InvalidInputError: it is no reference.
+            PayloadLostError: it was dropped, has expired, or came back damaged.
+        """
+        ...
+
+    async def drop(self, dataref: str) -> None:
+        """Let go of it now. Never fails: what cannot be dropped stays until it expires."""
+        ...
 
 
 class Room(Protocol):
@@ -257,6 +300,8 @@ class Broker(Protocol):
     """Everything that moves or keeps work. Raises `QueueFullError` and `QueueUnavailableError`, no transport's own."""
 
     @property
+    def payloads(self) -> Payloads: ...
+    @property
     def jobs(self) -> Bucket: ...
     @property
     def presence(self) -> Bucket: ...
@@ -291,7 +336,7 @@ class Broker(Protocol):
         ...
 
     async def submit(self, work: Work) -> Submission:
-        """Make ``work`` durable; when this returns it is not lost."""
+        """Make ``work`` durable, its data too; when this returns it is not lost."""
         ...
 
     def expect(self, work_id: str) -> AbstractContextManager[tuple[str, asyncio.Future[Reply]]]:

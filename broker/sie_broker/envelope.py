@@ -49,6 +49,8 @@ def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
         headers["ce-replyto"] = escape(work.reply_to)
     if work.deadline is not None:
         headers["ce-deadline"] = _rfc3339(work.deadline)
+    if work.dataref is not None:
+        headers["ce-dataref"] = escape(work.dataref)
     if work.traceparent is not None:
         headers["ce-traceparent"] = escape(work.traceparent)
     return headers, work.data
@@ -79,6 +81,7 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
             priority=_priority(headers.get("ce-priority", "interactive")),
             tenant=unquote(headers.get("ce-tenant", "")),
             cause=_optional(headers, "ce-causationid"),
+            dataref=_optional(headers, "ce-dataref"),
         )
     except KeyError as missing:
         raise ValueError(f"work event without {missing}") from None
@@ -96,6 +99,8 @@ def from_reply(reply: Reply) -> tuple[dict[str, str], bytes]:
     }
     if reply.cause is not None:
         headers["ce-causationid"] = escape(reply.cause)
+    if reply.dataref is not None:
+        headers["ce-dataref"] = escape(reply.dataref)
     return headers, reply.data
 
 
@@ -112,6 +117,7 @@ def to_reply(headers: Mapping[str, str], body: bytes) -> Reply:
             status=int(headers["ce-status"]),
             worker=unquote(headers["ce-source"]).removeprefix("/bundle/"),
             cause=_optional(headers, "ce-causationid"),
+            dataref=_optional(headers, "ce-dataref"),
         )
     except KeyError as missing:
         raise ValueError(f"result event without {missing}") from None

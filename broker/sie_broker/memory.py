@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sie_broker import deadletters, envelope, jobs, subjects
+from sie_broker import claim, deadletters, envelope, jobs, subjects
 from sie_broker.contract import (
     MAX_DELIVERIES,
     DeadLetter,
@@ -28,6 +28,7 @@ from sie_broker.contract import (
     Queue,
     Reply,
     Room,
+    Store,
     Submission,
     Work,
 )
@@ -105,6 +106,41 @@ class MemoryBucket:
                 changed(key, value)
 
 
+class MemoryPayloads:
+    """`Payloads` in a dictionary, at most ``max_bytes``. A queue here knows no age; ``lifetime_s`` is for tests."""
+
+    def __init__(self, max_bytes: int = 2 << 30, lifetime_s: float | None = None) -> None:
+        self.held: dict[str, tuple[float, bytes]] = {}
+        """When each ends, on the steady clock, and what it is."""
+        self._max_bytes = max_bytes
+        self._lifetime_s = lifetime_s
+
+    async def store(self, store: Store, owner: str, data: bytes) -> str:
+        now = time.monotonic()
+        self.held = {dataref: kept for dataref, kept in self.held.items() if now < kept[0]}
+        if len(data) + sum(len(kept) for _, kept in self.held.values()) > self._max_bytes:
+            raise QueueFullError(
+                f"There is no room for {len(data)} bytes among the large payloads now.",
+                limit=self._max_bytes,
+                retry_after=5.0,
+                hint="Try again later, or send less at once.",
+            )
+        lifetime_s = jobs.LIFETIME_S + claim.MARGIN_S if store == "result" else math.inf
+        dataref = str(await claim.refer(store, owner, data))
+        self.held[dataref] = now + (lifetime_s if self._lifetime_s is None else self._lifetime_s), data
+        return dataref
+
+    async def load(self, dataref: str) -> bytes:
+        reference = claim.parse(dataref)
+        until, data = self.held.get(dataref, (0.0, b""))
+        if time.monotonic() >= until:
+            raise claim.lost(reference, "is no longer stored")
+        return await claim.verified(reference, data)
+
+    async def drop(self, dataref: str) -> None:
+        self.held.pop(dataref, None)
+
+
 class _Waiting:
     """One queue: what waits, and how often each was delivered."""
 
@@ -123,25 +159,25 @@ class MemoryDelivery:
     def __init__(self, broker: MemoryBroker, queue: _Waiting, sequence: int, work: Work, attempt: int) -> None:
         self._broker = broker
         self._queue = queue
-        self._sequence = sequence
+        self.sequence = sequence
         self.work = work
         self.attempt = attempt
 
     async def reply(self, reply: Reply) -> None:
-        await self._broker.deliver_reply(self.work.reply_to, reply)
+        await self._broker.deliver_reply(self.work.reply_to, await claim.check_in(self._broker.payloads, reply))
 
     async def ack(self) -> None:
-        self._broker.forget(self._sequence)
+        self._broker.settle(self.sequence)
 
     async def nak(self, delay: float = 0.0) -> None:
         if self.attempt >= MAX_DELIVERIES:
-            await self._broker.give_up(self._sequence, self.work, self.attempt)
+            await self._broker.give_up(self.sequence, self.work, self.attempt)
             return
-        back = (self._sequence, self.work, self.attempt + 1)
+        back = (self.sequence, self.work, self.attempt + 1)
         asyncio.get_running_loop().call_later(delay, lambda: self._queue.put(*back, first=True))
 
     async def term(self, reason: str) -> None:
-        self._broker.forget(self._sequence)
+        self._broker.settle(self.sequence)
 
 
 class MemoryParcel:
@@ -208,6 +244,7 @@ class MemoryBroker:
     """The in-memory `Broker`. ``max_queued``: work kept at most, over which `submit` refuses; the overload signal."""
 
     def __init__(self, max_queued: int = 100_000) -> None:
+        self.payloads = MemoryPayloads()
         self.jobs = MemoryBucket(ttl_s=3600)
         self.presence = MemoryBucket(ttl_s=10)
         self.config = MemoryBucket()
@@ -241,6 +278,9 @@ class MemoryBroker:
         return not any(work.lane.pool == pool for work in self._open.values())
 
     async def submit(self, work: Work) -> Submission:
+        return await claim.submit(self.payloads, work, self._publish)
+
+    async def _publish(self, work: Work) -> Submission:
         now = time.monotonic()
         while self._accepted and now - next(iter(self._accepted.values()))[1] > DUPLICATE_WINDOW_S:
             del self._accepted[next(iter(self._accepted))]
@@ -281,6 +321,13 @@ class MemoryBroker:
             future.set_result(reply)
         if reply_to is None or not waiting:
             await jobs.keep(self.jobs, reply)
+
+    def settle(self, sequence: int) -> None:
+        """The work is done with, and its payload."""
+        work = self._open.get(sequence)
+        self.forget(sequence)
+        if work is not None and (payload := claim.payload_of(work)) is not None:
+            self.payloads.held.pop(payload, None)
 
     async def give_up(self, sequence: int, work: Work, deliveries: int) -> None:
         """The work used up its deliveries: it becomes a dead letter, unless it was answered after all."""

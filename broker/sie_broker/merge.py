@@ -12,9 +12,10 @@ from itertools import accumulate
 
 import msgspec
 
-from sie_broker import jobs
-from sie_broker.contract import Bucket, Reply
+from sie_broker import claim, jobs
+from sie_broker.contract import Bucket, Payloads, Reply
 from sie_broker.jobs import Job
+from sie_sdk.errors import PayloadTooLargeError
 from sie_sdk.replies import ranked
 from sie_sdk.types import PairUsage, ScoreEntry, Timing, Usage
 
@@ -24,14 +25,39 @@ def part_id(job_id: str, part: int) -> str:
     return f"{job_id}-{part}"
 
 
-async def collect(bucket: Bucket, job: Job, hold_s: float) -> Reply | None:
-    """The job's result, whole, as soon as it is there; None after ``hold_s`` seconds without it."""
-    if not job.sizes:
-        return await jobs.wait_result(bucket, job.id, hold_s)
-    ids = [part_id(job.id, part) for part in range(len(job.sizes))]
-    found = await asyncio.gather(*(jobs.wait_result(bucket, part, hold_s) for part in ids))
+async def collect(bucket: Bucket, job: Job, hold_s: float) -> list[Reply] | None:
+    """The job's result, or its parts', as soon as all are there; None after ``hold_s`` seconds without them.
+
+    `whole` makes one answer of them.
+    """
+    ids = [part_id(job.id, part) for part in range(len(job.sizes))] or [job.id]
+    found = await asyncio.gather(*(jobs.wait_result(bucket, each, hold_s) for each in ids))
     replies = [reply for reply in found if reply is not None]
-    return merge(job.id, replies, job.sizes) if len(replies) == len(ids) else None
+    return replies if len(replies) == len(ids) else None
+
+
+async def whole(
+    payloads: Payloads, job_id: str, replies: Sequence[Reply], sizes: Sequence[int], max_bytes: int
+) -> Reply:
+    """One reply with all its data, which large replies have in a store (``claim``); nothing stored is dropped.
+
+    ``sizes``: items of each part, when there are parts.
+
+    Raises:
+        PayloadTooLargeError: it is over ``max_bytes``; nothing was fetched.
+        PayloadLostError: some of it is no longer stored, or damaged.
+    """
+    size = sum(map(claim.size, replies))
+    if size > max_bytes:
+        raise PayloadTooLargeError(
+            f"The answer takes {size} bytes.",
+            field="items",
+            limit=max_bytes,
+            hint="Ask for fewer items at once, or raise SIE_MAX_REPLY_BYTES of the ingress.",
+        )
+    if len(replies) == 1:
+        return await claim.redeem(payloads, replies[0])
+    return merge(job_id, await asyncio.gather(*(claim.redeem(payloads, reply) for reply in replies)), sizes)
 
 
 class _Body(msgspec.Struct, omit_defaults=True):

@@ -19,7 +19,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sie_broker import connection, deadletters, envelope, jobs, streams, subjects
+from sie_broker import claim, connection, deadletters, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import refusal, translated
 from sie_broker.contract import Delivery, Lane, Parcel, Queue, Reply, Room, Submission, Work
@@ -27,6 +27,7 @@ from sie_broker.deadletter_stream import NatsDeadLetters
 from sie_broker.exhausted import Burial
 from sie_broker.mailbox import Confirmations, Mailbox, is_unanswered
 from sie_broker.parcels import parcels
+from sie_broker.payloads import NatsPayloads
 from sie_broker.provisioning import Provisioner
 from sie_broker.pull import Interrupt, pull
 from sie_broker.streams import Limits
@@ -38,6 +39,8 @@ PUBLISHED_S = 2.0
 """How long JetStream may take to say that it has some work."""
 REPLY_TAKEN_S = 2.0
 """How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
+SETTLED_S = 5.0
+"""How long a worker waits for the server to say that work is settled, where its payload is dropped after it."""
 
 LEASE_KNOWN_S = 60.0
 """How long a worker goes by the lease it read, before it reads again."""
@@ -67,6 +70,8 @@ class NatsDelivery:
         self._message = message
         self.work = work
         self.attempt = message.metadata.num_delivered or 1
+        self.sequence = message.metadata.sequence.stream
+        self._checked_in: tuple[Reply, Reply] | None = None
 
     @property
     def consumer(self) -> tuple[str, str]:
@@ -74,21 +79,34 @@ class NatsDelivery:
         return self._message.metadata.stream, self._message.metadata.consumer
 
     async def reply(self, reply: Reply) -> None:
-        await self._broker.deliver_reply(self.work.reply_to, reply)
+        # Stored once, however often it is sent.
+        if self._checked_in is None or self._checked_in[0] is not reply:
+            self._checked_in = reply, await claim.check_in(self._broker.payloads, reply)
+        await self._broker.deliver_reply(self.work.reply_to, self._checked_in[1])
 
     async def ack(self) -> None:
-        await self._settle(b"+ACK")
+        await self._end(b"+ACK")
 
     async def nak(self, delay: float = 0.0) -> None:
         options = f' {{"delay": {int(delay * streams.NANO)}}}' if delay else ""
         await self._settle(f"-NAK{options}".encode())
 
     async def term(self, reason: str) -> None:
-        await self._settle(f"+TERM {reason}".encode())
+        await self._end(f"+TERM {reason}".encode())
 
     async def in_progress(self) -> None:
         """Renew the lease."""
         await self._message.in_progress()
+
+    async def _end(self, verb: bytes) -> None:
+        """The last of it: its payload goes too, but only once the server says that the work will not come back."""
+        if (payload := claim.payload_of(self.work)) is None:
+            await self._settle(verb)
+        else:
+            self._broker.in_hand.discard(self)
+            with translated():
+                await self._broker.nc.request(self._message.reply, verb, timeout=SETTLED_S)
+            await self._broker.payloads.drop(payload)
 
     async def _settle(self, verb: bytes) -> None:
         self._broker.in_hand.discard(self)
@@ -122,6 +140,7 @@ class NatsBroker:
         """
         self.nc: Client = await connection.connect(self.url, self.name, self._reconnected)
         self._js = self.nc.jetstream(timeout=2)
+        self.payloads = NatsPayloads(self.nc)
         self.jobs = NatsBucket(self.nc, streams.JOBS)
         self.presence = NatsBucket(self.nc, streams.PRESENCE)
         self.config = NatsBucket(self.nc, streams.CONFIG)
@@ -157,6 +176,9 @@ class NatsBroker:
         return await self._provisioner.retire(pool)
 
     async def submit(self, work: Work) -> Submission:
+        return await claim.submit(self.payloads, work, self._publish)
+
+    async def _publish(self, work: Work) -> Submission:
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
         headers["Nats-Msg-Id"] = work.id
         with translated():

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from nats.aio.client import Client
 
-from sie_broker import streams, subjects
+from sie_broker import claim, streams, subjects
 from sie_broker.connection import translated
 from sie_broker.contract import PRIORITIES, Lane, Queue
 from sie_broker.streams import Limits
@@ -59,6 +59,8 @@ class Provisioner:
             for stream in streams.parcel_streams(self._limits):
                 await self._stream(stream)
                 await self._consumer(stream["name"], streams.parcel_consumer(stream))
+            for store in claim.STREAMS:
+                await self._stream(streams.payload_stream(store, self._limits))
             for pool in sorted({*wanted, "default"}):
                 await self._stream(streams.work_stream(pool, self._limits))
             for pool, own in sorted(wanted.items()):

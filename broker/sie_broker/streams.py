@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sie_broker import subjects
-from sie_broker.contract import MAX_DELIVERIES, Queue
+from sie_broker import claim, subjects
+from sie_broker.contract import MAX_DELIVERIES, Queue, Store
 from sie_broker.jobs import LIFETIME_S
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -21,6 +21,8 @@ MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 PULL_GROUP = "pull"
 """The one priority group of every work consumer (prioritized: lower numbers are served first)."""
 PRESENCE_TTL_S = 10.0
+MAX_WORK_BYTES = 1024 * 1024
+"""The largest message in a queue. What we submit ourselves is smaller (``claim``)."""
 DUPLICATES_S = 120.0
 """For how long a second submission of an id is known to be one."""
 DEAD = "DEAD"
@@ -59,6 +61,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a job and its result can be asked for."""
     ack_wait_s: Seconds = 30.0
     """How long after a worker's last sign of life its work is given to another. It gives one every third of that."""
+    payload_max_bytes: Bytes = 2 << 30
+    """What the data of large requests may take, of all pools together; the server sets it aside. Beyond it they are refused."""
+    result_max_bytes: Bytes = 4 << 30
+    """What large answers may take. Beyond it they are lost, and their callers get `QUEUE_FULL` instead."""
 
 
 def work_stream(pool: str, limits: Limits) -> dict[str, Any]:
@@ -66,6 +72,7 @@ def work_stream(pool: str, limits: Limits) -> dict[str, Any]:
     return {
         "name": subjects.stream(pool),
         "subjects": [subjects.stream_subjects(pool)],
+        "max_msg_size": MAX_WORK_BYTES,
         "retention": "workqueue",
         "storage": "file",
         "num_replicas": limits.stream_replicas,
@@ -133,10 +140,34 @@ def parcel_consumer(stream: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def payload_stream(store: Store, limits: Limits) -> dict[str, Any]:
+    """A store of payloads (``claim``): a piece is a message of its own, and what nobody drops expires."""
+    max_bytes = {"work": limits.payload_max_bytes, "result": limits.result_max_bytes, "dead": 1 << 30}
+    # Longer than whatever refers to them.
+    max_age_s = {"work": limits.work_max_age_s, "result": limits.job_lifetime_s, "dead": DEAD_AGE_S}
+    return {
+        "name": claim.STREAMS[store],
+        "subjects": [subjects.payloads(claim.STREAMS[store])],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": limits.stream_replicas,
+        # Of dead letters the oldest go first.
+        "discard": "old" if store == "dead" else "new",
+        "max_age": int((max_age_s[store] + claim.MARGIN_S) * NANO),
+        "max_bytes": max_bytes[store],
+        "max_msgs_per_subject": 1,
+        "duplicate_window": int(DUPLICATES_S * NANO),
+        "allow_direct": True,
+    }
+
+
 def buckets(limits: Limits) -> Iterable[dict[str, Any]]:
     """The streams of all buckets."""
     # Not direct: a replica that lags would not know a job whose 202 has just been answered.
-    yield bucket_stream(JOBS, limits, ttl_s=limits.job_lifetime_s, direct=False, max_bytes=1 << 30)
+    largest = 2 * claim.REPLY_INLINE_BYTES
+    yield bucket_stream(
+        JOBS, limits, ttl_s=limits.job_lifetime_s, direct=False, max_bytes=1 << 30, max_value_bytes=largest
+    )
     # On file too: a stream in memory would be gone after a restart of the server, and with it every heartbeat.
     yield bucket_stream(PRESENCE, limits, ttl_s=PRESENCE_TTL_S)
     yield bucket_stream(CONFIG, limits, history=8)
@@ -150,7 +181,14 @@ def buckets(limits: Limits) -> Iterable[dict[str, Any]]:
 
 
 def bucket_stream(
-    bucket: str, limits: Limits, *, ttl_s: float = 0.0, history: int = 1, direct: bool = True, max_bytes: int = -1
+    bucket: str,
+    limits: Limits,
+    *,
+    ttl_s: float = 0.0,
+    history: int = 1,
+    direct: bool = True,
+    max_bytes: int = -1,
+    max_value_bytes: int = -1,
 ) -> dict[str, Any]:
     """The stream that is a key-value bucket to every NATS client (ADR-8)."""
     return {
@@ -162,6 +200,7 @@ def bucket_stream(
         "discard": "new",
         "max_age": int(ttl_s * NANO),
         "max_bytes": max_bytes,
+        "max_msg_size": max_value_bytes,
         "max_msgs_per_subject": history,
         "duplicate_window": int(min(DUPLICATES_S, ttl_s or DUPLICATES_S) * NANO),
         "allow_direct": direct,

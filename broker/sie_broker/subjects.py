@@ -17,6 +17,7 @@ WAKE = "sie.wake"
 DEAD = "sie.dead"
 SINK = "sie.sink"
 EVENTS = "sie.events"
+PAYLOAD = "sie.payload"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _KNOWN = 4096
@@ -134,6 +135,16 @@ def is_sink(reply_to: str) -> bool:
 def job_of_sink(subject: str) -> str:
     """The job whose sink it is."""
     return name_of(subject.removeprefix(f"{SINK}."))
+
+
+def payload(stream: str, owner: str, payload_id: str, number: int | str) -> str:
+    """Where one piece of a payload lies: ``sie.payload.<stream>.<owner>.<id>.<number>``; ``*`` stands for all."""
+    return f"{PAYLOAD}.{stream}.{token(owner)}.{payload_id}.{number}"
+
+
+def payloads(stream: str) -> str:
+    """Everything that a store of payloads keeps."""
+    return f"{PAYLOAD}.{stream}.>"
 
 
 @lru_cache(_KNOWN)

@@ -126,6 +126,7 @@ class Bundle:
             },
             holds=lambda model: model in self.residency.resident(),
             max_in_hand=settings.max_in_hand,
+            max_reply_bytes=settings.max_reply_bytes,
         )
         self.door = Door(self.presence, registry, self.worker.run)
         self._membership = Membership(broker.pools, self.presence.worker, self._told)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+MAX_REPLY_BYTES = 256 * 1024 * 1024
+
 
 def _default_cache() -> str:
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sie-knative")
@@ -50,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Forward passes at a time; 0: on a CPU one per core, at most four, and one on a GPU."""
     threads: int = 0
     """Threads of one forward pass; 0: the cores divided by the streams."""
+    max_reply_bytes: int = MAX_REPLY_BYTES
+    """The largest answer to one request, or to one part of a large one."""
     drain_s: float = 20.0
     """How long work in hand may take after SIGTERM before it is given back."""
     spawned_at: float = 0.0

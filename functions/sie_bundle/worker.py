@@ -15,16 +15,19 @@ from functools import partial
 
 import msgspec
 
-from sie_broker import jobs
+from sie_broker import claim, jobs
 from sie_broker.connection import cancelled
-from sie_broker.contract import MAX_DATA_BYTES, PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
+from sie_broker.contract import PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
 from sie_broker.room import Room
+from sie_bundle.settings import MAX_REPLY_BYTES
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
 from sie_sdk.errors import (
     DeadlineExceededError,
     InvalidInputError,
+    PayloadLostError,
     PayloadTooLargeError,
+    QueueFullError,
     QueueUnavailableError,
     SIEError,
 )
@@ -50,6 +53,7 @@ class Worker:
         operations: Mapping[str, Operation],
         holds: Callable[[str], bool],
         max_in_hand: int,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         # Room of its own for each class: bulk work in hand keeps no interactive work waiting.
         self.rooms = {"interactive": Room(max_in_hand), "bulk": Room(max(1, max_in_hand // 2))}
@@ -61,6 +65,7 @@ class Worker:
         self._name = name
         self._operations = operations
         self._holds = holds
+        self._max_reply_bytes = max_reply_bytes
         self._pulls: dict[Queue, asyncio.Task[None]] = {}
         self._in_hand: set[asyncio.Task[None]] = set()
 
@@ -125,35 +130,44 @@ class Worker:
             await delivery.ack()
             return
         reply, settle = await self._compute(delivery)
-        await self._reply(delivery, reply)
-        self.completed += 1
-        await settle()
+        if reply is not None:
+            await self._reply(delivery, reply)
+            self.completed += 1
+        try:
+            await settle()
+        except QueueUnavailableError as error:
+            log.warning("work %s was not settled and may come back: %s", delivery.work.id, error)
 
-    async def _compute(self, delivery: Delivery) -> tuple[Reply, Callable[[], Awaitable[None]]]:
-        """The reply, and how to settle the delivery after it was sent."""
+    async def _compute(self, delivery: Delivery) -> tuple[Reply | None, Callable[[], Awaitable[None]]]:
+        """The reply, and how to settle the delivery after it was sent; no reply if others have sent one already."""
         work = delivery.work
         settle: Callable[[], Awaitable[None]] = delivery.ack
         try:
-            data = await self.run(work)
-            if len(data) > MAX_DATA_BYTES:
+            data = await self.run(await self._redeem(work))
+            if len(data) > self._max_reply_bytes:
                 raise PayloadTooLargeError(
-                    "The answer is larger than a message may be.",
+                    f"The answer takes {len(data)} bytes.",
                     field="items",
-                    limit=MAX_DATA_BYTES,
-                    hint="Ask for fewer items at once.",
+                    limit=self._max_reply_bytes,
+                    hint="Ask for fewer items at once, or raise SIE_MAX_REPLY_BYTES.",
                 )
             return Reply(id=work.id, data=data, worker=self._name, cause=work.cause), settle
         except SIEError as error:
-            if isinstance(error, InvalidInputError):
+            if isinstance(error, PayloadLostError) and await self._settled_elsewhere(delivery):
+                return None, delivery.ack
+            if isinstance(error, InvalidInputError | PayloadLostError):
                 settle = partial(delivery.term, error.code)
-            failure = error
+            return self._failed(work, error), settle
         except Exception:
             log.exception("work %s (%s, %s) failed", work.id, work.op, work.model)
             failure = SIEError(
                 "Something went wrong in the worker.", hint="Its log has the details under the job's id."
             )
+            return self._failed(work, failure), settle
+
+    def _failed(self, work: Work, failure: SIEError) -> Reply:
         data = wire.error_body(failure)
-        return Reply(id=work.id, data=data, status=failure.status, worker=self._name, cause=work.cause), settle
+        return Reply(id=work.id, data=data, status=failure.status, worker=self._name, cause=work.cause)
 
     async def run(self, work: Work) -> bytes:
         """Compute one request, however it came: from the queue or by HTTP.
@@ -174,12 +188,38 @@ class Worker:
         except QueueUnavailableError:
             return False
 
+    async def _settled_elsewhere(self, delivery: Delivery) -> bool:
+        """Whether another worker, to whom the lease had gone, has answered this work meanwhile."""
+        try:
+            return not await self._broker.queued(delivery.work.lane, delivery.sequence)
+        except QueueUnavailableError:
+            return False
+
+    async def _redeem(self, work: Work) -> Work:
+        """The work with its data, however long the broker is away."""
+        while True:
+            try:
+                return await claim.redeem(self._broker.payloads, work)
+            except QueueUnavailableError as error:
+                await _pause(f"the data of {work.id}", error)
+
     async def _reply(self, delivery: Delivery, reply: Reply) -> None:
         """Send the reply; while the broker is away keep it rather than compute it again."""
-        while not cancelled():
+        while True:
             try:
-                await delivery.reply(reply)
-                break
+                return await delivery.reply(reply)
+            except QueueFullError as error:
+                if reply.status < 400:
+                    # To hold it until there is room would keep everybody else's requests waiting.
+                    reply = self._failed(delivery.work, error)
+                    continue
+                await _pause(f"the reply {reply.id}", error)
             except QueueUnavailableError as error:
-                log.warning("reply %s waits for the broker: %s", reply.id, error)
-                await asyncio.sleep(0.5)
+                await _pause(f"the reply {reply.id}", error)
+
+
+async def _pause(what: str, error: SIEError) -> None:
+    log.warning("%s waits for the broker: %s", what, error)
+    await asyncio.sleep(0.5)
+    if cancelled():
+        raise asyncio.CancelledError

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sie_broker import jobs
 from sie_broker.contract import Broker, Reply
-from sie_broker.merge import collect
+from sie_broker.jobs import Job
+from sie_broker.merge import collect, whole
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
@@ -34,20 +37,27 @@ class Jobs:
         job_id = request.path_params["job"]
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
         if (reply := await jobs.result(self._broker.jobs, job_id)) is not None:
-            return self._answered(request, reply)
+            return await self._answered(request, job_id, [reply], ())
         if (job := await jobs.find(self._broker.jobs, job_id)) is None:
             raise JobNotFoundError(
                 f"There is no job {job_id!r}.",
                 field="job",
                 hint="A job and its result are kept for SIE_JOB_LIFETIME_S, an hour where it is not set.",
             )
-        hold_s = held or 0.0
-        if (reply := await self._held.within(hold_s, collect(self._broker.jobs, job, hold_s))) is not None:
-            return self._answered(request, reply)
+        if (replies := await self._replies(job, held or 0.0)) is not None:
+            return await self._answered(request, job_id, replies, job.sizes)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
         return answer.from_job(job, await self._lanes.retry_after(job.lane), held)
 
-    def _answered(self, request: Request, reply: Reply) -> Response:
-        self._admission.answered(reply.id)
+    async def _replies(self, job: Job, hold_s: float) -> list[Reply] | None:
+        if hold_s <= 0:
+            return await collect(self._broker.jobs, job, 0.0)
+        return await self._held.within(hold_s, collect(self._broker.jobs, job, hold_s))
+
+    async def _answered(
+        self, request: Request, job_id: str, replies: Sequence[Reply], sizes: Sequence[int]
+    ) -> Response:
+        self._admission.answered(job_id)
+        reply = await whole(self._broker.payloads, job_id, replies, sizes, self._settings.max_reply_bytes)
         return self._answers.from_reply(request, reply)

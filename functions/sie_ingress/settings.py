@@ -14,8 +14,10 @@ class Settings(msgspec.Struct, frozen=True):
     """The NATS server, or several of a cluster, separated by commas."""
     host: str = "127.0.0.1"
     """The address to listen on; the port is ``PORT``, as Knative sets it."""
-    max_body_bytes: int = 7 * 1024 * 1024
-    """The largest request body; below the broker's message limit of 8 MiB."""
+    max_body_bytes: int = 64 * 1024 * 1024
+    """The largest request body."""
+    max_reply_bytes: int = 256 * 1024 * 1024
+    """The largest answer to one request, of all its parts together, before it is turned into JSON."""
     max_items: int = 4096
     """The most items in one request."""
     max_text_bytes: int = 2 * 1024 * 1024

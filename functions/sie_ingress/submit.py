@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import msgspec
 
-from sie_broker import jobs, merge
+from sie_broker import jobs
 from sie_broker.contract import Broker, Lane, Reply, Work
 from sie_broker.jobs import Job
+from sie_broker.merge import whole
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
-from sie_sdk.errors import IdempotencyMismatchError
+from sie_ingress.recent import RecentReplies, same_request
+from sie_sdk.errors import PayloadLostError
 
 FRESH_S = 60.0
-RECENT_S = 120.0
-RECENT_BYTES = 32 * 1024 * 1024
 
 
 def job_id(idempotency_key: str, tenant: str = "") -> str:
@@ -48,38 +46,6 @@ def made_just_now(idempotency_key: str, now: float) -> bool:
     return key.version == 7 and 0.0 <= now - (key.int >> 80) / 1000 < FRESH_S
 
 
-class RecentReplies:
-    """Replies just handed out, for callers whose connection broke before they read theirs and who ask again."""
-
-    def __init__(self) -> None:
-        self._replies: OrderedDict[str, tuple[float, bytes, Reply]] = OrderedDict()
-        self._bytes = 0
-
-    def put(self, digest: bytes, reply: Reply) -> None:
-        """Remember a reply for `RECENT_S`, within `RECENT_BYTES` in all."""
-        self.forget(reply.id)
-        self._replies[reply.id] = (time.monotonic(), digest, reply)
-        self._bytes += len(reply.data)
-        while self._replies:
-            oldest, (at, _, _) = next(iter(self._replies.items()))
-            if self._bytes <= RECENT_BYTES and time.monotonic() - at <= RECENT_S:
-                break
-            self.forget(oldest)
-
-    def get(self, work_id: str, digest: bytes) -> Reply | None:
-        """The reply to that id, if it is still remembered."""
-        if work_id not in self._replies:
-            return None
-        _, known, reply = self._replies[work_id]
-        _same_request(known, digest)
-        return reply
-
-    def forget(self, work_id: str) -> None:
-        """Drop one reply."""
-        if (entry := self._replies.pop(work_id, None)) is not None:
-            self._bytes -= len(entry[2].data)
-
-
 class Holds(NamedTuple):
     """How long a request may be held, in seconds, and the Idempotency-Key it came with: it may be known already."""
 
@@ -91,11 +57,12 @@ class Holds(NamedTuple):
 class Submitter:
     """Places work on the broker and brings back its `Reply`, or the `Job` it has become."""
 
-    def __init__(self, broker: Broker, lanes: Lanes, held: Held) -> None:
+    def __init__(self, broker: Broker, lanes: Lanes, held: Held, max_reply_bytes: int) -> None:
         self._broker = broker
         self._lanes = lanes
         self._held = held
-        self._recent = RecentReplies()
+        self._max_reply_bytes = max_reply_bytes
+        self._recent = RecentReplies(broker.payloads)
 
     async def place(self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str) -> Reply | Job:
         """Publish a request's works, one or its parts, and wait for all replies as long as ``holds`` says.
@@ -103,18 +70,39 @@ class Submitter:
         Raises:
             IdempotencyMismatchError: the key was used for a different request.
             QueueFullError, QueueUnavailableError: not everything was accepted; a repeat of the key completes it.
+            PayloadTooLargeError, PayloadLostError: the answer cannot be had.
         """
+        with self._recent.using([work.id for work in works]):
+            return await self._place_all(works, holds, sizes, job_id)
+
+    async def _place_all(self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str) -> Reply | Job:
         if len(works) == 1:
-            return await self._place(works[0], holds)
-        outcomes = await asyncio.gather(*(self._place(work, holds) for work in works))
+            outcomes = [await self._place(works[0], holds)]
+        else:
+            outcomes = await asyncio.gather(*(self._place(work, holds) for work in works))
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if len(replies) == len(works):
-            return merge.merge(job_id, replies, sizes)
-        whole = msgspec.structs.replace(works[0], id=job_id)
+            return await self._whole(job_id, works, replies, sizes, remember=holds.key is not None)
+        if isinstance(job := outcomes[0], Job) and len(works) == 1:
+            return job
         for work, outcome in zip(works, outcomes, strict=True):
             if isinstance(outcome, Reply):  # others are still to come, and whoever asks then needs this one too
                 await jobs.keep(self._broker.jobs, msgspec.structs.replace(outcome, id=work.id))
-        return await self._accept(whole, b"", tuple(sizes))
+                self._recent.release(work.id)
+        return await self._accept(msgspec.structs.replace(works[0], id=job_id), b"", tuple(sizes))
+
+    async def _whole(
+        self, job_id: str, works: Sequence[Work], replies: Sequence[Reply], sizes: Sequence[int], *, remember: bool
+    ) -> Reply:
+        try:
+            return await whole(self._broker.payloads, job_id, replies, sizes, self._max_reply_bytes)
+        except PayloadLostError:
+            remember = False  # a repeat of the key computes it anew
+            raise
+        finally:
+            if not remember:
+                for work in works:
+                    self._recent.forget(work.id)
 
     async def _place(self, work: Work, holds: Holds) -> Reply | Job:
         digest = jobs.job_of(work).digest
@@ -138,7 +126,7 @@ class Submitter:
     async def _known(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job | None:
         if (job := await jobs.find(self._broker.jobs, work.id)) is None:
             return None
-        _same_request(job.digest, digest)
+        same_request(job.digest, digest)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
         return await self._result(work.id, hold_s) or job
@@ -147,15 +135,15 @@ class Submitter:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
             receipt = await self._broker.submit(msgspec.structs.replace(work, reply_to=inbox))
-            answered = self._follow(work, receipt.sequence, coming) if receipt.duplicate else coming
+            answered = self._follow(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
             reply = await self._held.within(hold_s, answered)
             if reply is None:
                 job = await self._accept(work, digest)
                 if not coming.done():  # a reply from here on is kept as the job's result
                     return job
                 reply = coming.result()
-        if remember:
-            self._recent.put(digest, reply)
+            if coming.done() and (remember or reply.dataref is not None):
+                self._recent.put(digest, coming.result())
         return reply
 
     async def _queue(self, work: Work, digest: bytes, hold_s: float, warm: bool) -> Reply | Job:
@@ -177,7 +165,7 @@ class Submitter:
         await jobs.accept(self._broker.jobs, job)
         return job
 
-    async def _follow(self, work: Work, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
+    async def _follow(self, work: Work, digest: bytes, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
         """The same id was accepted a moment ago: from this ingress, whose inbox we share, or from another."""
         while True:
             kept = asyncio.create_task(jobs.wait_result(self._broker.jobs, work.id, 1.0))
@@ -193,13 +181,6 @@ class Submitter:
                 again = msgspec.structs.replace(work, id=f"{work.id}-again")
                 with self._broker.expect(again.id) as (inbox, second):
                     await self._broker.submit(msgspec.structs.replace(again, reply_to=inbox))
-                    return await second
-
-
-def _same_request(known: bytes, digest: bytes) -> None:
-    if known != digest:
-        raise IdempotencyMismatchError(
-            "This Idempotency-Key was used for a different request.",
-            field="Idempotency-Key",
-            hint="Use a new key for a new request.",
-        )
+                    reply = msgspec.structs.replace(await second, id=work.id)
+                self._recent.put(digest, reply)
+                return reply

@@ -91,7 +91,7 @@ class Programs:
         config.write_text(
             f'listen: "{LOOPBACK}:{self._nats_port}"\n'
             "max_payload: 8MB\n"
-            f'jetstream {{ store_dir: "{self._folder.nats}", max_file_store: 16GB, max_memory_store: 256MB }}\n'
+            f'jetstream {{ store_dir: "{self._folder.nats}", max_file_store: 32GB, max_memory_store: 256MB }}\n'
         )
         command = (*self._commands["nats"], "-c", str(config))
         return Program("nats", command, {}, greets(self._nats_port, b"INFO"))

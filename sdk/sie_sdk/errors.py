@@ -25,6 +25,7 @@
     ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
     │   └── WeightsUnavailableError 502 WEIGHTS_UNAVAILABLE  lists each source tried and why it failed
     ├── DeadlineExceededError     504 DEADLINE_EXCEEDED
+    ├── PayloadLostError          500 PAYLOAD_LOST           a large request or answer is no longer stored, or damaged
     ├── InferenceError            500 INFERENCE_ERROR        the model's output was not finite
     ├── WorkExhaustedError        500 WORK_EXHAUSTED         no worker finished it; kept as a dead letter
     ├── PoolsUnsupportedError     501 POOLS_UNSUPPORTED      one process has nothing to assign
@@ -253,6 +254,12 @@ class DeadlineExceededError(SIEError):
 
     code = "DEADLINE_EXCEEDED"
     status = 504
+
+
+class PayloadLostError(SIEError):
+    """The data of a large request or answer is no longer stored, or came back damaged; send the request again."""
+
+    code = "PAYLOAD_LOST"
 
 
 class InferenceError(SIEError):

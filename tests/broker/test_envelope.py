@@ -29,6 +29,7 @@ works = st.builds(
     priority=st.sampled_from(PRIORITIES),
     tenant=st.just("") | names,
     cause=st.none() | names,
+    dataref=st.none() | names,
 )
 queues = st.builds(Queue, lanes, names, st.sampled_from(PRIORITIES))
 replies = st.builds(
@@ -38,6 +39,7 @@ replies = st.builds(
     status=st.integers(100, 599),
     worker=names,
     cause=st.none() | names,
+    dataref=st.none() | names,
 )
 
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from sie_broker import envelope, jobs, subjects
-from sie_broker.contract import MAX_DATA_BYTES, MAX_DELIVERIES, Lane, Queue, Work
+from sie_broker.claim import WORK_INLINE_BYTES
+from sie_broker.contract import MAX_DELIVERIES, Lane, Queue, Work
 from sie_broker.deadletters import Place
 from sie_broker.exhausted import Burial
 from sie_broker.nats_broker import NatsBroker
@@ -128,12 +129,12 @@ async def test_burying_twice_keeps_one_letter(broker: NatsBroker) -> None:
 
 async def test_the_largest_work_and_many_works_fit(broker: NatsBroker) -> None:
     burial = Burial(broker.nc, broker.dead, broker.jobs)
-    largest = work("largest", b"x" * MAX_DATA_BYTES)
+    largest = work("largest", b"x" * WORK_INLINE_BYTES)
     for each in [largest, *(work(f"w{i}") for i in range(300))]:
         receipt = await broker.submit(each)
         await burial.bury(Place(subjects.stream("default"), receipt.sequence, 5))
     found = await broker.dead.entries()
-    assert (len(found), found[0].size) == (301, MAX_DATA_BYTES)
+    assert (len(found), found[0].size) == (301, WORK_INLINE_BYTES)
     assert (await broker.dead.get("largest")).data == largest.data
 
 

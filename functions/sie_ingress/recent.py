@@ -1,0 +1,116 @@
+"""Replies just handed out, for callers whose connection broke before they read theirs and who ask again.
+
+Owns those replies and the stored payloads of the large ones (``sie_broker.claim``): whoever takes a warm reply drops
+its payload, and here that is when the reply is forgotten. Results of jobs are not here: they live as long as their job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from sie_broker import claim
+from sie_broker.contract import Payloads, Reply
+from sie_sdk.errors import IdempotencyMismatchError
+
+RECENT_S = 120.0
+RECENT_BYTES = 32 * 1024 * 1024
+STORED_WEIGHT = 16
+"""A byte in the payload store is as good as a sixteenth of one in memory: 512 MiB may wait there for repeats."""
+
+
+class _Recent(NamedTuple):
+    at: float
+    digest: bytes
+    reply: Reply
+    cost: int
+
+
+class RecentReplies:
+    """Replies by the id of their work. One event loop only."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
+        self._replies: OrderedDict[str, _Recent] = OrderedDict()
+        self._cost = 0
+        self._in_use: Counter[str] = Counter()
+        self._drops: set[asyncio.Task[None]] = set()
+
+    def put(self, digest: bytes, reply: Reply) -> None:
+        """Remember a reply for `RECENT_S`, within `RECENT_BYTES` in all, and own its payload."""
+        if (known := self._replies.get(reply.id)) is not None and known.reply is reply:
+            return  # two callers waited for it
+        self.forget(reply.id)
+        size = claim.size(reply)
+        cost = size if reply.dataref is None else size // STORED_WEIGHT
+        self._replies[reply.id] = _Recent(time.monotonic(), digest, reply, cost)
+        self._cost += cost
+        self._forget_older()
+        if reply.dataref is not None:
+            asyncio.get_running_loop().call_later(RECENT_S, self._forget_older)
+
+    @contextmanager
+    def using(self, work_ids: Sequence[str]) -> Iterator[None]:
+        """Replies with these ids are not forgotten for want of room while the context is open."""
+        self._in_use.update(work_ids)
+        try:
+            yield
+        finally:
+            for work_id in work_ids:
+                self._in_use[work_id] -= 1
+                if not self._in_use[work_id]:
+                    del self._in_use[work_id]
+
+    def get(self, work_id: str, digest: bytes) -> Reply | None:
+        """The reply to that id, if it is still remembered.
+
+        Raises:
+            IdempotencyMismatchError: the id was used for a different request.
+        """
+        if (recent := self._replies.get(work_id)) is None:
+            return None
+        same_request(recent.digest, digest)
+        return recent.reply
+
+    def forget(self, work_id: str) -> None:
+        """Let go of one reply and drop its payload."""
+        if (reply := self.release(work_id)) is not None and reply.dataref is not None:
+            drop = asyncio.get_running_loop().create_task(self._payloads.drop(reply.dataref))
+            self._drops.add(drop)
+            drop.add_done_callback(self._drops.discard)
+
+    def release(self, work_id: str) -> Reply | None:
+        """Let go of one reply, whose payload is somebody else's from here on."""
+        if (recent := self._replies.pop(work_id, None)) is None:
+            return None
+        self._cost -= recent.cost
+        return recent.reply
+
+    def _forget_older(self) -> None:
+        now, cost, gone = time.monotonic(), self._cost, []
+        for work_id, recent in self._replies.items():
+            if cost <= RECENT_BYTES and now - recent.at < RECENT_S:
+                break
+            if work_id not in self._in_use:
+                gone.append(work_id)
+                cost -= recent.cost
+        for work_id in gone:
+            self.forget(work_id)
+
+
+def same_request(known: bytes, digest: bytes) -> None:
+    """Refuse a key that came back with another request.
+
+    Raises:
+        IdempotencyMismatchError: the digests differ.
+    """
+    if known != digest:
+        raise IdempotencyMismatchError(
+            "This Idempotency-Key was used for a different request.",
+            field="Idempotency-Key",
+            hint="Use a new key for a new request.",
+        )
