@@ -10,7 +10,7 @@ import fnmatch
 import itertools
 import math
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
@@ -241,7 +241,8 @@ class MemoryDeadLetters:
 
 
 class MemoryBroker:
-    """The in-memory `Broker`. ``max_queued``: work kept at most, over which `submit` refuses; the overload signal."""
+    """The in-memory `Broker`. ``max_queued``: work kept at most in a queue; more is refused: the overload
+    signal."""
 
     def __init__(self, max_queued: int = 100_000) -> None:
         self.payloads = MemoryPayloads()
@@ -256,6 +257,7 @@ class MemoryBroker:
         self._max_queued = max_queued
         self._sequences = itertools.count(1)
         self._open: dict[int, Work] = {}
+        self._queued: Counter[Queue] = Counter()
         self._closed: set[str] = set()
         self._accepted: dict[str, tuple[int, float]] = {}
         self._queues: defaultdict[Queue, _Waiting] = defaultdict(_Waiting)
@@ -288,11 +290,12 @@ class MemoryBroker:
             return Submission(sequence=self._accepted[work.id][0], duplicate=True)
         if work.lane.pool in self._closed:
             raise QueueUnavailableError(f"The queues of pool {work.lane.pool} are closed.", retry_after=1.0)
-        if len(self._open) >= self._max_queued:
+        if self._queued[work.queue] >= self._max_queued:
             raise QueueFullError("The queue is full.", limit=self._max_queued, retry_after=1.0)
         sequence = next(self._sequences)
         self._accepted[work.id] = (sequence, now)
         self._open[sequence] = work
+        self._queued[work.queue] += 1
         self._queues[work.queue].put(sequence, work, 1)
         return Submission(sequence=sequence)
 
@@ -349,7 +352,8 @@ class MemoryBroker:
 
     def forget(self, sequence: int) -> None:
         """The work is done with."""
-        self._open.pop(sequence, None)
+        if (work := self._open.pop(sequence, None)) is not None:
+            self._queued[work.queue] -= 1
 
     async def queued(self, lane: Lane, sequence: int) -> bool:
         return sequence in self._open

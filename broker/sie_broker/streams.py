@@ -53,8 +53,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What may wait in the default pool's queues; the server sets it aside. Beyond it work is refused."""
     pool_max_bytes: Bytes = 128 << 20
     """The same for each other pool."""
-    work_max_messages: Annotated[int, msgspec.Meta(ge=1)] = 200_000
+    work_max_messages: Annotated[int, msgspec.Meta(ge=1)] = 400_000
     """How much work may wait in a pool's queues."""
+    queue_max_messages: Annotated[int, msgspec.Meta(ge=1)] = 150_000
+    """How much may wait of one lane's model in one priority class: no queue fills up the others' room."""
     work_max_age_s: Seconds = 3600.0
     """How long work may wait: longer than any cold start. What is older is thrown away."""
     job_lifetime_s: Seconds = LIFETIME_S
@@ -79,6 +81,8 @@ def work_stream(pool: str, limits: Limits) -> dict[str, Any]:
         "discard": "new",
         "max_age": int(limits.work_max_age_s * NANO),
         "max_msgs": limits.work_max_messages,
+        "max_msgs_per_subject": limits.queue_max_messages,
+        "discard_new_per_subject": True,
         "max_bytes": limits.work_max_bytes if pool == "default" else limits.pool_max_bytes,
         "duplicate_window": int(min(DUPLICATES_S, limits.work_max_age_s) * NANO),
         "allow_direct": True,

@@ -14,7 +14,10 @@ import pytest
 from sie_broker import jobs
 from sie_broker.contract import Broker, Delivery, Lane, Queue, Reply, Work
 from sie_broker.jobs import Job
-from sie_sdk.errors import QueueUnavailableError
+from sie_broker.memory import MemoryBroker
+from sie_broker.nats_broker import NatsBroker
+from sie_broker.streams import Limits
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 from sie_sdk.types import Priority
 from tests.conftest import eventually
 
@@ -277,3 +280,34 @@ async def test_a_watch_sees_only_the_keys_it_asks_for(ready: Broker) -> None:
         await ready.jobs.put("result.a", b"x")
         await eventually(lambda: bool(seen))
     assert seen == ["result.a"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "nats"])
+async def test_a_full_queue_refuses_its_own_work_alone(kind: str, request: pytest.FixtureRequest) -> None:
+    full: Broker = MemoryBroker(max_queued=3)
+    if kind == "nats":
+        full = NatsBroker(request.getfixturevalue("nats_url"), "test", Limits(queue_max_messages=3))
+    await full.connect()
+    await full.provision([(LANE, MODEL), (LANE, "other")])
+    for number in range(3):
+        await full.submit(work(f"bulk{number}", priority="bulk"))
+    with pytest.raises(QueueFullError):
+        await full.submit(work("bulk3", priority="bulk"))
+    await full.submit(work("interactive"))
+    await full.submit(work("elsewhere", model="other", priority="bulk"))
+    async with pulling(full, priority="bulk") as taken:
+        await (await take(taken)).ack()
+        await eventually_accepted(full, work("bulk3", priority="bulk"))
+    await full.close()
+
+
+async def eventually_accepted(broker: Broker, one: Work) -> None:
+    """An acknowledgement may still be on its way."""
+    end = time.monotonic() + 10
+    while True:
+        try:
+            await broker.submit(one)
+            return
+        except QueueFullError:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.005)

@@ -32,6 +32,7 @@ from sie_sdk.types import (
     ExtractParams,
     ExtractRequest,
     Item,
+    Priority,
     ScoreRequest,
 )
 from tests.bundle.test_families import load as random_model
@@ -118,7 +119,8 @@ class Desk:
         self.residency = Residency(None, cache, max_bytes, self.loads.append, precision="float32")
         self.executor = Executor(max_batch_tokens=256, streams=2, threads=1, relieve=self.residency.relieve)
         self.threads = ThreadPoolExecutor(2)
-        parts = (registry, self.residency, self.executor, self.threads)
+        threads: dict[Priority, ThreadPoolExecutor] = {"interactive": self.threads, "bulk": self.threads}
+        parts = (registry, self.residency, self.executor, threads)
         self.run: dict[str, Callable[[Work], Any]] = {
             "encode": Operation(encode.parse, encode.plan, *parts),
             "score": Operation(score.parse, score.plan, *parts),
