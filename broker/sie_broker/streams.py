@@ -64,7 +64,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_s: Seconds = 30.0
     """How long after a worker's last sign of life its work is given to another. It gives one every third of that."""
     payload_max_bytes: Bytes = 2 << 30
-    """What the data of large requests may take, of all pools together; the server sets it aside. Beyond it they are refused."""
+    """What the data of large requests may take, in all pools together; set aside too. Beyond it they are refused."""
     result_max_bytes: Bytes = 4 << 30
     """What large answers may take. Beyond it they are lost, and their callers get `QUEUE_FULL` instead."""
 
