@@ -1,7 +1,7 @@
-"""``python -m sie_broker``: the process that holds demand, and that buries work which no worker finished.
+"""``python -m sie_broker``: the process that holds demand, assigns workers to pools and buries work nobody finished.
 
-Any number may run. The one that has the lease does both; the others stand by for it. It has no port: it is up once it
-says "holding demand".
+Any number may run. The one that has the lease does all this; the others stand by for it. It has no port: it is up once
+it says "holding demand".
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import logging
 import uuid
 
 from sie_broker import process
+from sie_broker.assigner import Assigner
 from sie_broker.contract import Broker
 from sie_broker.demand import Policy
 from sie_broker.holder import Holder
 from sie_broker.lease import Lease
 from sie_broker.nats_broker import NatsBroker
+from sie_broker.pool_table import PoolTable
 from sie_broker.sessions import Sessions
 from sie_broker.settings import Settings
 from sie_sdk import settings
@@ -38,11 +40,23 @@ async def main() -> None:
 
 
 async def lead(broker: Broker, setting: Settings) -> None:
-    """Hold demand and bury until cancelled; when this has ended, no session is open."""
+    """Hold demand, assign workers to pools and bury until cancelled; when this has ended, no session is open."""
     async with Sessions(setting.demand_url, setting.session_s) as sessions:
         log.info("holding demand at %s", setting.demand_url)
         policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
-        await asyncio.gather(Holder(broker, sessions, policy, setting.look_s).run(), broker.bury())
+        table = PoolTable(broker.pools)
+        holder = Holder(broker, table, sessions, policy, setting.look_s)
+        assigner = Assigner(broker, table, lambda: holder.pods, look_s=setting.look_s)
+
+        def changed() -> None:
+            holder.look()
+            assigner.look()
+
+        async def assign() -> None:
+            await holder.began.wait()  # without what is wanted, everybody would be sent home
+            await assigner.run()
+
+        await asyncio.gather(holder.run(), assign(), table.follow(changed), broker.bury())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The assigner: looks at the pools and the workers, and tells each worker whom it works for.
 
-Owns the loop and the table of heartbeats. The rule is in ``assignment``, the records are in ``pools``. One at a time,
-beside the demand holder: two would not lose work, but undo each other's choices.
+Owns the loop. The rule is in ``assignment``, the records are in ``pools``. One at a time, beside the demand holder: two
+would not lose work, but undo each other's choices.
 """
 
 from __future__ import annotations
@@ -12,24 +12,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from sie_broker.assignment import Member, assign
 from sie_broker.connection import cancelled
-from sie_broker.contract import Broker, Lane, WorkerState
+from sie_broker.contract import Broker, Lane
 from sie_broker.pool_table import PoolTable
-from sie_broker.pools import DEFAULT, Assignment
+from sie_broker.pools import DEFAULT, Assignment, service_of
+from sie_broker.workers import Workers
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker.assigner")
 
-STALE_S = 5.0
-"""A worker that has not been heard of for this long is not counted on; it beats once a second."""
 FORGOTTEN_S = 30.0
-"""One that is silent for this long will not be back under its name; until then its assignment stays as it is."""
+"""A worker that is silent for this long will not be back under its name; until then its assignment stays as it is."""
 LOOK_S = 0.5
-
-_states = msgspec.msgpack.Decoder(WorkerState)
 
 
 class Assigner:
@@ -54,7 +49,8 @@ class Assigner:
         self._pods = pods
         self._look_s = look_s
         self._clock = clock
-        self._workers: dict[str, WorkerState] = {}
+        self._workers = Workers(clock)
+        self._heard_at: dict[str, float] = {}
         self._news = asyncio.Event()
         self._since = clock()
 
@@ -83,15 +79,14 @@ class Assigner:
 
     async def _read_presence(self) -> None:
         try:
-            for worker, value in (await self._broker.presence.entries()).items():
-                self._heard(worker, value)
+            await self._workers.read(self._broker.presence)
         except QueueUnavailableError as error:
             log.warning("presence was not read, heartbeats will tell: %s", error)
 
     async def _settle(self) -> None:
         """Make the assignments what they should be."""
-        pools, now = self._table.pools, self._clock()
-        members = self._members(now)
+        pools, now = {**self._table.pools}, self._clock()
+        members = self._members()
         wanted = assign(pools.values(), self._pods(), members.values(), now)
         for worker in wanted.keys() | self._table.assigned.keys():
             told = self._table.assigned.get(worker)
@@ -105,35 +100,22 @@ class Assigner:
                 log.info("%s works for %s", worker, DEFAULT if pool is None else pool.name)
                 await self._table.assign(worker, assignment)
 
-    def _members(self, now: float) -> dict[str, Member]:
+    def _members(self) -> dict[str, Member]:
         """Those who may be given to a pool, as the rule sees them: whom they work for is what they were told last."""
         found = {}
-        for name, state in self._workers.items():
-            if state.home == DEFAULT and state.state != "draining" and state.at >= now - STALE_S:
-                told = self._table.assigned.get(name)
-                service = msgspec.structs.replace(state.lane, pool=DEFAULT)
-                found[name] = Member(name, service, told.pool if told else DEFAULT, state.in_flight == 0)
+        for state in self._workers.all():
+            if state.home == DEFAULT and state.state != "draining":
+                name, told = state.worker, self._table.assigned.get(state.worker)
+                found[name] = Member(name, service_of(state.lane), told.pool if told else DEFAULT, state.in_flight == 0)
         return found
 
     def _silent(self, worker: str, now: float) -> bool:
-        heard = self._workers[worker].at if worker in self._workers else self._since
-        return now - max(heard, self._since) > FORGOTTEN_S
+        return now - self._heard_at.get(worker, self._since) > FORGOTTEN_S
 
     def _heard(self, worker: str, value: bytes | None) -> None:
-        if value is None:
-            self._workers.pop(worker, None)
-        else:
-            try:
-                state = _states.decode(value)
-            except msgspec.DecodeError as fault:
-                log.warning("heartbeat of %s cannot be read: %s", worker, fault)
-                return
-            known = self._workers.get(worker)
-            if known is None:
-                oldest = self._clock() - FORGOTTEN_S
-                self._workers = {name: each for name, each in self._workers.items() if each.at > oldest}
-            self._workers[worker] = state
-            if known is not None and known.state == state.state:
-                return
-        if self._table.pools:
-            self._news.set()
+        now = self._clock()
+        self._workers.heard(worker, value)
+        if worker not in self._heard_at:
+            self._heard_at = {name: at for name, at in self._heard_at.items() if now - at < FORGOTTEN_S}
+            self._news.set()  # somebody new is worth a look at once
+        self._heard_at[worker] = now

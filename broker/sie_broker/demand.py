@@ -32,17 +32,18 @@ class Demand(msgspec.Struct, frozen=True):
     fewer: int = 0
 
 
-def wanted(before: Demand, backlog: int | None, busy: bool, now: float, policy: Policy) -> Demand:
+def wanted(before: Demand, backlog: int | None, busy: bool, now: float, policy: Policy, least: int = 0) -> Demand:
     """The lane's demand at ``now`` (seconds on any steady clock).
 
     Args:
         before: the demand at the last look; ``Demand()`` at first.
         backlog: works not yet acknowledged; None when it could not be read: nothing changes, nor does quiet count.
         busy: whether anything was asked or answered since the last look, even if nothing waits now.
+        least: pods that are needed in any case.
     """
     if backlog is None:
         return msgspec.structs.replace(before, enough_at=now) if before.pods else before
-    need = min(policy.max_scale, max(pods_for(backlog, policy), int(busy)))
+    need = min(policy.max_scale, max(pods_for(backlog, policy), int(busy), least))
     if need >= before.pods:
         return Demand(pods=need, enough_at=now)
     fewer = max(before.fewer, need)

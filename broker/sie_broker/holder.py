@@ -12,9 +12,11 @@ import logging
 import time
 from typing import Protocol
 
+from sie_broker import pool_demand
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane
 from sie_broker.demand import Demand, Policy, open_sessions, wanted
+from sie_broker.pool_table import PoolTable
 from sie_broker.workers import Workers
 from sie_sdk.errors import QueueUnavailableError
 
@@ -38,15 +40,25 @@ class Holder:
     """Turns what waits in ``broker`` into open sessions. One per deployment: two would ask for twice the pods."""
 
     def __init__(
-        self, broker: Broker, sessions: Held, policy: Policy, look_s: float = 0.5, settle_s: float = SETTLE_S
+        self,
+        broker: Broker,
+        pools: PoolTable,
+        sessions: Held,
+        policy: Policy,
+        look_s: float = 0.5,
+        settle_s: float = SETTLE_S,
     ) -> None:
         self._broker = broker
+        self._pools = pools
         self._sessions = sessions
         self._policy = policy
         self._look_s = look_s
         self._settle_s = settle_s
         self._settled_at = 0.0
         self._demands: dict[Lane, Demand] = {}
+        self._open: dict[Lane, int] = {}
+        self.began = asyncio.Event()
+        """Set once it knows who is up, and what is wanted therefore."""
         self._busy: set[Lane] = set()
         self._workers = Workers()
         self._completed: dict[str, int] = {}
@@ -65,17 +77,20 @@ class Holder:
                 self._look.clear()
 
     async def _take_over(self) -> None:
-        """Learn who is up: who decided without that would close the sessions that keep them."""
+        """Learn who is up, and for which pools: who decided without that would close the sessions that keep them."""
         while not cancelled():
             try:
                 await self._workers.read(self._broker.presence)
-                break
+                if await self._pools.read():
+                    break
             except QueueUnavailableError as error:
                 log.warning("who is up is not known, nothing is decided yet: %s", error)
-                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
         now = time.monotonic()
         self._settled_at = now + self._settle_s
         self._count_in(now)
+        self._hold()
+        self.began.set()
 
     def _count_in(self, now: float) -> None:
         """Begin where another holder left off: who is up counts as wanted until the quiet period has passed."""
@@ -83,12 +98,25 @@ class Holder:
             pods = min(present, self._policy.max_scale)
             if pods > self._demands.get(lane, Demand()).pods:
                 log.info("%s: %d up", lane, present)
-                self._want(lane, Demand(pods, now))
+                self._demands[lane] = Demand(pods, now)
 
-    def _want(self, lane: Lane, demand: Demand) -> None:
-        if demand.pods != self._demands.get(lane, Demand()).pods:
-            self._sessions.hold(lane, open_sessions(demand.pods))
-        self._demands[lane] = demand
+    @property
+    def pods(self) -> dict[Lane, int]:
+        """What each lane asks for now, whichever pool it is of."""
+        return {lane: demand.pods for lane, demand in self._demands.items()}
+
+    def look(self) -> None:
+        """Something changed: look at once."""
+        self._look.set()
+
+    def _hold(self) -> None:
+        """Hold the sessions of each Service."""
+        pods = pool_demand.services(self.pods, self._pools, self._policy)
+        for service in self._open.keys() | pods.keys():
+            count = open_sessions(pods.get(service, 0))
+            if count != self._open.get(service, 0):
+                self._sessions.hold(service, count)
+            self._open[service] = count
 
     def _pause_s(self) -> float:
         """Seconds to the next look: longer at rest, when only work that came without a wake would wait for it."""
@@ -99,15 +127,18 @@ class Holder:
         if now < self._settled_at:
             self._count_in(now)
         busy, self._busy = self._busy, set()
-        for lane in self._demands.keys() | (backlog or {}).keys() | busy:
+        leased = pool_demand.leased(self._pools, time.time())
+        for lane in self._demands.keys() | (backlog or {}).keys() | busy | leased:
+            policy, least = pool_demand.terms(lane, self._pools, self._policy, time.time())
             before = self._demands.get(lane, Demand())
             waiting = None if backlog is None else backlog.get(lane, 0)
             if waiting is None and lane in busy and not before.pods:
                 waiting = 0  # a wake is news enough to start the first pod, even if the queue cannot be read
-            after = wanted(before, waiting, lane in busy, now, self._policy)
+            after = wanted(before, waiting, lane in busy, now, policy, least)
             if after.pods != before.pods:
                 log.info("%s: %d pods wanted (%s waiting)", lane, after.pods, waiting)
-            self._want(lane, after)
+            self._demands[lane] = after
+        self._hold()
 
     async def _backlog(self) -> dict[Lane, int] | None:
         try:

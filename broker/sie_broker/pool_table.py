@@ -29,12 +29,14 @@ SOON_S = 1.0
 
 
 class PoolTable:
-    """``pools`` by name, ``queues`` (`Pool.shape` by name) and ``assigned`` (by worker), as last told by ``bucket``."""
+    """What ``bucket`` last told: ``pools`` and ``queues`` (`Pool.shape`) by name, ``assigned`` by worker, ``homes``."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.pools: dict[str, Pool] = {}
         self.queues: dict[str, str] = {}
         self.assigned: dict[str, Assignment] = {}
+        self.homes: dict[str, bool] = {}
+        """The pools of the catalogue beside the default one."""
         self._bucket = bucket
 
     def ready(self, pool: Pool) -> bool:
@@ -43,6 +45,7 @@ class PoolTable:
 
     async def follow(self, changed: Callable[[], None] = lambda: None) -> None:
         """Keep the table up to date until cancelled; ``changed()`` is called after each change."""
+        tables = (self.pools, self.queues, self.assigned, self.homes)
         told: dict[str, bytes | None] = {}
         news = asyncio.Event()
 
@@ -56,10 +59,12 @@ class PoolTable:
             while not cancelled():
                 told.clear()
                 news.clear()
-                read = await self._read()
+                before = [{**table} for table in tables]
+                read = await self.read()
                 for key, value in told.items():  # told while the whole was read, and perhaps newer than it
                     self.apply(key, value)
-                changed()
+                if before != [*tables]:
+                    changed()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REREAD_S if read else SOON_S):
                         await news.wait()
@@ -116,13 +121,18 @@ class PoolTable:
             await self._bucket.put(key, value)
         self.apply(key, value)
 
-    async def _read(self) -> bool:
+    async def note_home(self, name: str, *, gone: bool = False) -> None:
+        """Tell everybody that the catalogue has models in a pool of that name, or no more. Errors as `note_queues`."""
+        await self._put(pools.home_key(name), None if gone else b"")
+
+    async def read(self) -> bool:
+        """Take in the whole bucket; False when it does not answer, and what was known stays."""
         try:
             entries = await self._bucket.entries()
         except QueueUnavailableError as error:
             log.warning("the pools were not read, those last known stay: %s", error)
             return False
-        for table in (self.pools, self.queues, self.assigned):
+        for table in (self.pools, self.queues, self.assigned, self.homes):
             table.clear()
         for key, value in entries.items():
             self.apply(key, value)
@@ -137,6 +147,8 @@ class PoolTable:
                 _set(self.queues, name, None if value is None else value.decode())
             elif (name := pools.named(key, pools.WORKER)) is not None:
                 _set(self.assigned, name, None if value is None else pools.read_assignment(value))
+            elif (name := pools.named(key, pools.HOME)) is not None:
+                _set(self.homes, name, None if value is None else True)
         except ValueError as error:
             log.warning("skipped %s: %s", key, error)
 

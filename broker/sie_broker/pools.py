@@ -14,7 +14,7 @@ from sie_broker.subjects import name_of, token
 DEFAULT = "default"
 """The pool that workers come from and return to. It is not in the bucket and never ends."""
 
-POOL, QUEUES, WORKER = "pool.", "queues.", "worker."
+POOL, QUEUES, WORKER, HOME = "pool.", "queues.", "worker.", "home."
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -102,6 +102,11 @@ def queues_key(name: str) -> str:
 def worker_key(worker: str) -> str:
     """Where a worker finds its assignment; without one it works for the pool it was started in."""
     return WORKER + token(worker)
+
+
+def home_key(name: str) -> str:
+    """Stands where the catalogue has models in a pool of that name: it scales by itself."""
+    return HOME + token(name)
 
 
 def named(key: str, prefix: str) -> str | None:

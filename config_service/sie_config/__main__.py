@@ -44,6 +44,7 @@ async def main() -> None:
 async def _publish(broker: NatsBroker, registry: Registry, queues: PoolQueues) -> None:
     """Queues before entries: a model is told to readers only when its work has a place to wait."""
     await broker.provision([*((lane_of(spec), spec.id) for spec in registry.specs()), *queues.living()])
+    await queues.note_homes()
     await store.publish(broker.config, registry.specs())
 
 

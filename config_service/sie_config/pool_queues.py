@@ -17,7 +17,7 @@ from sie_broker.contract import Broker, Lane
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import DEFAULT, Pool, service_of
 from sie_config.registry import Registry, lane_of
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import SIEError
 
 log = logging.getLogger("sie.config.pools")
 
@@ -49,10 +49,11 @@ class PoolQueues:
         try:
             while not cancelled():
                 news.clear()
-                try:
-                    await self._settle()
-                except QueueUnavailableError as error:
-                    log.warning("the queues of pools wait for the broker: %s", error)
+                for name in sorted(self._table.pools.keys() | self._table.queues.keys()):
+                    try:
+                        await self._settle(name)
+                    except SIEError as error:  # its caller is told "pending"; the other pools are served
+                        log.warning("pool %s: %s", name, error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S if self._table.pools or self._table.queues else None):
                         await news.wait()
@@ -60,15 +61,26 @@ class PoolQueues:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
-    async def _settle(self) -> None:
-        for name in sorted(self._table.pools.keys() | self._table.queues.keys()):
-            pool = self._table.pools.get(name)
-            if pool is None or not pool.living(self._clock()):
-                await self._retire(name)
-            elif not self._table.ready(pool):
-                await self._broker.provision(self._of(pool))
-                await self._table.note_queues(name, pool.shape)
-                log.info("pool %s has its queues", name)
+    async def note_homes(self) -> None:
+        """Say which pools are the catalogue's own: these scale by themselves.
+
+        Raises:
+            QueueUnavailableError: the broker does not answer.
+        """
+        homes = {spec.pool for spec in self._registry.specs()} - {DEFAULT}
+        for name in sorted(homes - self._table.homes.keys()):
+            await self._table.note_home(name)
+        for name in sorted(self._table.homes.keys() - homes):
+            await self._table.note_home(name, gone=True)
+
+    async def _settle(self, name: str) -> None:
+        pool = self._table.pools.get(name)
+        if pool is None or not pool.living(self._clock()):
+            await self._retire(name)
+        elif not self._table.ready(pool):
+            await self._broker.provision(self._of(pool))
+            await self._table.note_queues(name, pool.shape)
+            log.info("pool %s has its queues", name)
 
     async def _retire(self, name: str) -> None:
         """One step towards the end of a pool that does not live, as the bucket itself says."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 import pytest
 
-from sie_broker import assigner
+from sie_broker import assigner, workers
 from sie_broker.assigner import Assigner
 from sie_broker.contract import Broker, Lane, WorkerState
 from sie_broker.pool_table import PoolTable
@@ -127,7 +127,7 @@ async def test_a_worker_of_another_home_or_bundle_or_one_that_drains_is_left_alo
 async def test_a_worker_that_falls_silent_is_replaced_and_its_assignment_forgotten(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assigner, "STALE_S", 0.5)
+    monkeypatch.setattr(workers, "STALE_S", 0.5)
     monkeypatch.setattr(assigner, "FORGOTTEN_S", 1.0)
     async with assigning(broker) as scene:
         await scene.create()

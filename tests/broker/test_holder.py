@@ -14,6 +14,7 @@ from sie_broker.contract import Lane, Work, WorkerState
 from sie_broker.demand import Policy
 from sie_broker.holder import Holder
 from sie_broker.memory import MemoryBroker, MemoryBucket
+from sie_broker.pool_table import PoolTable
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
 
@@ -67,12 +68,16 @@ class SometimesBlindBroker(MemoryBroker):
 @asynccontextmanager
 async def holding(broker: MemoryBroker, look_s: float = 0.01, settle_s: float = 0.0) -> AsyncIterator[Held]:
     held = Held()
-    running = asyncio.create_task(Holder(broker, held, POLICY, look_s, settle_s).run())
+    table = PoolTable(broker.pools)
+    holder = Holder(broker, table, held, POLICY, look_s, settle_s)
+    following = asyncio.create_task(table.follow(holder.look))
+    running = asyncio.create_task(holder.run())
     try:
         yield held
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        for task in (running, following):
+            task.cancel()
+        await asyncio.gather(running, following, return_exceptions=True)
 
 
 async def submit(broker: MemoryBroker, count: int) -> list[int]:

@@ -29,9 +29,7 @@ async def ready(broker: Broker) -> Broker:
 @asynccontextmanager
 async def following(broker: Broker) -> AsyncIterator[PoolTable]:
     table = PoolTable(broker.pools)
-    read = asyncio.Event()
-    task = asyncio.create_task(table.follow(read.set))
-    await read.wait()
+    task = asyncio.create_task(table.follow())
     try:
         yield table
     finally:
@@ -123,13 +121,15 @@ async def test_a_table_whose_bucket_does_not_answer_keeps_what_it_knows_and_asks
     ready: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_table, "SOON_S", 0.01)
-    answers = ready.pools.entries
+    answers, asked = ready.pools.entries, asyncio.Event()
 
     async def silent() -> dict[str, bytes]:
+        asked.set()
         raise QueueUnavailableError("no answer")
 
     monkeypatch.setattr(ready.pools, "entries", silent)
     async with following(ready) as table:
+        await asked.wait()
         table.pools["known"] = POOL
         await PoolTable(ready.pools).change("team-a", lambda _: POOL)
         await eventually(lambda: table.pools == {"known": POOL, "team-a": POOL})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 
 import msgspec
@@ -16,7 +16,7 @@ from sie_broker.pools import Pool
 from sie_config import pool_queues
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lane_of
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import ConfigurationError, QueueUnavailableError
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 
@@ -171,6 +171,33 @@ async def test_a_pool_of_the_catalogue_is_never_closed(broker: Broker, clock: Cl
         await table.change("gold", lambda _: pool("gold", now=100.0))
         await eventually(lambda: not table.pools)
         await broker.submit(msgspec.structs.replace(work("a", lane_of(GOLD)), model=GOLD.id))
+
+
+async def test_the_pools_of_the_catalogue_are_told_apart_from_those_that_were_made(broker: Broker) -> None:
+    await broker.provision([])
+    table, heard = PoolTable(broker.pools), PoolTable(broker.pools)
+    await table.note_home("silver")
+    await PoolQueues(broker, REGISTRY, table).note_homes()
+    await heard.read()
+    assert heard.homes == {"gold": True}
+
+
+async def test_a_pool_that_cannot_be_served_keeps_no_other_from_its_queues(
+    broker: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provision = broker.provision
+
+    async def refuse(queues: Iterable[tuple[Lane, str]]) -> None:
+        listed = list(queues)
+        if any(lane.pool == "cursed" for lane, _ in listed):
+            raise ConfigurationError("The broker refuses it.")
+        await provision(listed)
+
+    monkeypatch.setattr(broker, "provision", refuse)
+    async with keeping(broker, clock) as table:
+        await table.change("cursed", lambda _: pool("cursed"))
+        await create(table, pool())
+        assert not table.ready(table.pools["cursed"])
 
 
 async def test_pools_of_before_the_start_are_found(broker: Broker, clock: Clock) -> None:

@@ -1,0 +1,146 @@
+"""What pools mean for demand: their lanes add up to their Service, a minimum is held, and an end is an end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_broker.contract import Lane, Work, WorkerState
+from sie_broker.demand import Demand, Policy, wanted
+from sie_broker.holder import Holder
+from sie_broker.memory import MemoryBroker
+from sie_broker.pool_demand import leased, services, terms
+from sie_broker.pool_table import PoolTable
+from sie_broker.pools import Pool
+from tests.broker.test_holder import Held
+from tests.conftest import eventually
+
+POLICY = Policy(max_scale=4, quiet_s=0.15, objective_s=1, pod_rate=2)
+HOME, TEAM, GOLD = (Lane(name, "default", "cpu") for name in ("default", "team-a", "gold"))
+
+
+def pool(*, most: int = 3, minimum: int = 0, now: float = 1000.0, ttl_s: float = 600.0) -> Pool:
+    return Pool("team-a", {"cpu": most}, now, now, ttl_s, minimum=minimum)
+
+
+def table(*pools: Pool) -> PoolTable:
+    made = PoolTable(MemoryBroker().pools)
+    made.pools = {each.name: each for each in pools}
+    made.homes = {"gold": True}
+    return made
+
+
+# -- the rule ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 6), st.integers(0, 9), st.booleans(), st.integers(0, 4))
+def test_what_is_the_least_is_asked_for_whatever_waits(before: int, backlog: int, busy: bool, least: int) -> None:
+    after = wanted(Demand(before, 10.0), backlog, busy, 11.0, POLICY, least)
+    assert after.pods >= min(least, POLICY.max_scale)
+    assert after == wanted(Demand(before, 10.0), backlog, busy, 11.0, POLICY) or least > 0
+
+
+def test_a_living_pool_asks_for_its_minimum_and_for_no_more_than_it_may_have() -> None:
+    policy, least = terms(TEAM, table(pool(most=2, minimum=1)), POLICY, 1001.0)
+    assert (policy.max_scale, policy.quiet_s, least) == (2, POLICY.quiet_s, 1)
+    assert terms(TEAM, table(pool(most=9, minimum=9)), POLICY, 1001.0)[0].max_scale == POLICY.max_scale
+    assert leased(table(pool(minimum=1)), 1001.0) == {TEAM}
+    assert leased(table(pool()), 1001.0) == set()
+
+
+def test_a_pool_whose_lease_has_ended_keeps_nothing_beyond_what_waits() -> None:
+    ended = table(pool(minimum=1))
+    policy, least = terms(TEAM, ended, POLICY, 1600.0)
+    assert (policy.quiet_s, least) == (0.0, 0)
+    assert leased(ended, 1600.0) == set()
+    assert terms(TEAM, table(), POLICY, 1001.0) == (policy, 0)
+
+
+def test_lanes_that_stand_alone_are_left_as_they_are() -> None:
+    for lane in (HOME, GOLD):
+        assert terms(lane, table(pool(minimum=1)), POLICY, 1001.0) == (POLICY, 0)
+
+
+def test_the_lanes_of_pools_add_up_to_the_service_their_workers_come_from() -> None:
+    other = Lane("team-b", "default", "cpu")
+    assert services({HOME: 1, TEAM: 1, other: 1, GOLD: 2}, table(pool()), POLICY) == {HOME: 3, GOLD: 2}
+    assert services({TEAM: 3, HOME: 3}, table(pool()), POLICY) == {HOME: POLICY.max_scale}
+    assert services({TEAM: 0}, table(), POLICY) == {HOME: 0}
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def holding(broker: MemoryBroker, settle_s: float = 0.0) -> AsyncIterator[tuple[Held, PoolTable, Holder]]:
+    held, mirror = Held(), PoolTable(broker.pools)
+    holder = Holder(broker, mirror, held, POLICY, 0.01, settle_s)
+    tasks = [asyncio.create_task(mirror.follow(holder.look)), asyncio.create_task(holder.run())]
+    try:
+        yield held, PoolTable(broker.pools), holder
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def work(work_id: str, lane: Lane) -> Work:
+    return Work(id=work_id, op="encode", lane=lane, model="m", data=b"", time=time.time())
+
+
+async def test_a_pools_minimum_is_held_without_any_request_until_its_lease_ends() -> None:
+    async with holding(MemoryBroker()) as (held, pools, holder):
+        await pools.change("team-a", lambda _: pool(minimum=1, now=time.time(), ttl_s=0.5))
+        await eventually(lambda: held.counts == {HOME: 1})
+        assert holder.pods[TEAM] == 1
+        await eventually(lambda: held.counts == {HOME: 0})
+        assert holder.pods[TEAM] == 0
+
+
+async def test_a_pool_and_the_default_pool_ask_for_one_service_together() -> None:
+    broker = MemoryBroker()
+    async with holding(broker) as (held, pools, _):
+        await pools.change("team-a", lambda _: pool(minimum=1, now=time.time()))
+        await broker.submit(work("a", HOME))
+        await eventually(lambda: held.counts == {HOME: 3})
+        for number in range(20):
+            await broker.submit(work(f"w{number}", TEAM))
+        await eventually(lambda: held.counts == {HOME: 7})
+        assert TEAM not in held.counts
+
+
+async def test_work_that_waits_in_an_ended_pool_still_asks_for_a_worker() -> None:
+    broker = MemoryBroker()
+    receipt = await broker.submit(work("last", TEAM))
+    async with holding(broker) as (held, pools, _):
+        await pools.change("team-a", lambda _: pool(minimum=2, now=1000.0))
+        await eventually(lambda: held.counts == {HOME: 1})
+        broker.forget(receipt.sequence)
+        await eventually(lambda: held.counts == {HOME: 0})
+
+
+async def test_a_wake_of_a_pool_that_is_gone_asks_for_no_service_of_its_name() -> None:
+    broker = MemoryBroker()
+    async with holding(broker) as (held, _, _):
+        await eventually(lambda: bool(broker._wakers))
+        broker.wake(TEAM)
+        await eventually(lambda: held.asked == [1, 0])
+        assert held.counts.keys() == {HOME}
+
+
+async def test_a_new_holder_counts_the_workers_of_pools_in_and_lets_go_of_none() -> None:
+    broker = MemoryBroker()
+    await PoolTable(broker.pools).change("team-a", lambda _: pool(minimum=1, now=time.time()))
+    for name, lane in (("w1", TEAM), ("w2", HOME)):
+        state = WorkerState(name, lane, "ready", time.time())
+        await broker.presence.put(name, msgspec.msgpack.encode(state))
+    async with holding(broker, settle_s=60) as (held, _, holder):
+        await holder.began.wait()
+        assert held.asked == [3]
+        assert holder.pods == {TEAM: 1, HOME: 1}
