@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from urllib.parse import unquote
 
 from sie_broker.contract import PRIORITIES, Lane, Reply, Work
@@ -140,7 +141,13 @@ def _optional(headers: Mapping[str, str], name: str) -> str | None:
 
 
 def _rfc3339(epoch: float) -> str:
-    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, micros = divmod(round(epoch * 1_000_000), 1_000_000)
+    return f"{_to_the_second(seconds)}.{micros:06d}Z"
+
+
+@lru_cache(8)  # every request of a second begins alike
+def _to_the_second(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def _epoch(rfc3339: str) -> float:
