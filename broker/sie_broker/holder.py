@@ -57,6 +57,7 @@ class Holder:
         self._settled_at = 0.0
         self._demands: dict[Lane, Demand] = {}
         self._open: dict[Lane, int] = {}
+        self._crowded: set[Lane] = set()
         self.began = asyncio.Event()
         """Set once it knows who is up, and what is wanted therefore."""
         self._busy: set[Lane] = set()
@@ -111,9 +112,13 @@ class Holder:
 
     def _hold(self) -> None:
         """Hold the sessions of each Service."""
-        pods = pool_demand.services(self.pods, self._pools, self._policy)
-        for service in self._open.keys() | pods.keys():
-            count = open_sessions(pods.get(service, 0))
+        asked, most = pool_demand.services(self.pods, self._pools), self._policy.max_scale
+        crowded = {service for service, pods in asked.items() if pods > most}
+        for service in crowded - self._crowded:
+            log.warning("%s: pools ask for %d pods, and %d is the most: some wait", service, asked[service], most)
+        self._crowded = crowded
+        for service in self._open.keys() | asked.keys():
+            count = open_sessions(min(most, asked.get(service, 0)))
             if count != self._open.get(service, 0):
                 self._sessions.hold(service, count)
             self._open[service] = count

@@ -41,10 +41,10 @@ def leased(table: PoolTable, now: float) -> set[Lane]:
     return {lane for pool in table.pools.values() if pool.minimum and pool.living(now) for lane in pool.lanes()}
 
 
-def services(pods: Mapping[Lane, int], table: PoolTable, policy: Policy) -> dict[Lane, int]:
-    """How many pods each Service is to have for all its lanes."""
+def services(pods: Mapping[Lane, int], table: PoolTable) -> dict[Lane, int]:
+    """How many pods all lanes of each Service ask for together."""
     counts: dict[Lane, int] = {}
     for lane, count in pods.items():
         service = lane if stands_alone(lane, table) else service_of(lane)
-        counts[service] = min(policy.max_scale, counts.get(service, 0) + count)
+        counts[service] = counts.get(service, 0) + count
     return counts

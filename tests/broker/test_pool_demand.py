@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,9 +70,8 @@ def test_lanes_that_stand_alone_are_left_as_they_are() -> None:
 
 def test_the_lanes_of_pools_add_up_to_the_service_their_workers_come_from() -> None:
     other = Lane("team-b", "default", "cpu")
-    assert services({HOME: 1, TEAM: 1, other: 1, GOLD: 2}, table(pool()), POLICY) == {HOME: 3, GOLD: 2}
-    assert services({TEAM: 3, HOME: 3}, table(pool()), POLICY) == {HOME: POLICY.max_scale}
-    assert services({TEAM: 0}, table(), POLICY) == {HOME: 0}
+    assert services({HOME: 1, TEAM: 1, other: 1, GOLD: 2}, table(pool())) == {HOME: 3, GOLD: 2}
+    assert services({TEAM: 0}, table()) == {HOME: 0}
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ async def test_a_pools_minimum_is_held_without_any_request_until_its_lease_ends(
         assert holder.pods[TEAM] == 0
 
 
-async def test_a_pool_and_the_default_pool_ask_for_one_service_together() -> None:
+async def test_a_pool_and_the_default_pool_ask_for_one_service_together(caplog: pytest.LogCaptureFixture) -> None:
     broker = MemoryBroker()
     async with holding(broker) as (held, pools, _):
         await pools.change("team-a", lambda _: pool(minimum=1, now=time.time()))
@@ -112,6 +112,10 @@ async def test_a_pool_and_the_default_pool_ask_for_one_service_together() -> Non
         for number in range(20):
             await broker.submit(work(f"w{number}", TEAM))
         await eventually(lambda: held.counts == {HOME: 7})
+        for number in range(20):
+            await broker.submit(work(f"h{number}", HOME))
+        await eventually(lambda: "7 pods, and 4 is the most" in caplog.text)
+        assert held.counts == {HOME: 7}
         assert TEAM not in held.counts
 
 
