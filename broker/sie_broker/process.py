@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -57,15 +57,24 @@ def port() -> int:
 
 
 async def connect(broker: Broker) -> None:
-    """Connect, trying again for 30 s: on a platform nobody starts before anybody.
+    """Connect, as patiently as `patiently` is.
 
     Raises:
         QueueUnavailableError: still no broker.
     """
+    await patiently(broker.connect)
+
+
+async def patiently(step: Callable[[], Awaitable[None]]) -> None:
+    """Run a step that needs the broker, again and again for 30 s: on a platform nobody starts before anybody.
+
+    Raises:
+        QueueUnavailableError: the broker is still not able to.
+    """
     deadline = asyncio.get_running_loop().time() + CONNECT_S
     while True:
         try:
-            return await broker.connect()
+            return await step()
         except QueueUnavailableError:
             if asyncio.get_running_loop().time() > deadline:
                 raise

@@ -27,6 +27,8 @@ STALE_S = 120.0
 ABSENT = (10014, 10059)
 """JetStream's error codes for "consumer not found" and "stream not found"."""
 BUSY = 503
+NO_PEERS = 10005
+"""JetStream's error code for "no suitable peers for placement": servers of the cluster are not there (yet)."""
 
 Json = dict[str, Any]
 
@@ -165,7 +167,7 @@ class Provisioner:
             return answer
         if error.get("err_code") in ABSENT:
             return None
-        if error.get("code") == BUSY:
+        if error.get("code") == BUSY or error.get("err_code") == NO_PEERS:
             raise QueueUnavailableError(f"The broker is not able to: {error.get('description')}.", retry_after=5.0)
         name = what.split(".")[2]
         raise ConfigurationError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from sie_broker import process
 from sie_broker.connection import cancelled
@@ -30,7 +31,7 @@ async def main() -> None:
     stop = process.stop_signal()
     await process.connect(broker)
     queues = PoolQueues(broker, registry, PoolTable(broker.pools))
-    await _publish(broker, registry, queues)
+    await process.patiently(partial(_publish, broker, registry, queues))  # a cluster elects its leaders first
     async with process.serving(app(registry), setting.host, process.port()):
         log.info("serving %d models", len(registry.specs()))
         keeping = [asyncio.create_task(_repair(broker, registry, queues)), asyncio.create_task(queues.run())]
