@@ -27,6 +27,7 @@ log = logging.getLogger("faults")
 
 CALLERS = 32
 PATIENCE_S = 100.0
+HELD_S = 30.0
 HEADERS = {"Content-Type": wire.MSGPACK, "Accept": wire.MSGPACK}
 
 
@@ -57,7 +58,7 @@ class Load:
         self.answered: list[str] = []
         """Ids in the order in which their answers came; one entry per answer."""
         self.met: Counter[str] = Counter()
-        """What callers met on their way: statuses, error codes and ``unreachable``."""
+        """What callers met on their way: statuses, error codes, ``unreachable`` and ``timeout`` (after `HELD_S`)."""
         self.wrong: list[str] = []
         self._urls = urls
         self._callers = callers
@@ -97,7 +98,7 @@ class Load:
                     await self._ask(http, request, number)
 
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._callers)
-        async with httpx.AsyncClient(timeout=30, limits=limits) as http:
+        async with httpx.AsyncClient(timeout=HELD_S, limits=limits) as http:
             await asyncio.gather(*(caller(number, http) for number in range(self._callers)))
 
     async def _ask(self, http: httpx.AsyncClient, request: Asked, turn: int) -> None:
@@ -111,8 +112,8 @@ class Load:
                     reply = await http.post(f"{url}/v1/encode/{MODEL}", content=body, headers=headers)
                 else:
                     reply = await http.get(url + job, headers=self._headers | {"Prefer": "wait=10"})
-            except httpx.TransportError:
-                self.met["unreachable"] += 1
+            except httpx.TransportError as error:
+                self.met["timeout" if isinstance(error, httpx.TimeoutException) else "unreachable"] += 1
                 turn += 1
                 await asyncio.sleep(0.2)
                 continue

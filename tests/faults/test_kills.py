@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.faults.callers import CALLERS, Load, account
 from tests.faults.deployment import IN_HAND, Deployment
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    deployment = Deployment(tmp_path, SIE_ACK_WAIT_S="3", NOOP_DELAY_S="0.1")
-    yield deployment
-    deployment.close()
 
 
 def test_a_bundle_killed_mid_batch_costs_what_it_had_in_hand(deployment: Deployment) -> None:
@@ -68,3 +58,4 @@ def test_a_killed_nats_server_brings_everything_back_from_its_storage(deployment
     deployment.start("nats-1")
     again = account(deployment, load)
     assert len(again.computed_again) <= 2 * IN_HAND
+    assert not load.met["timeout"], "a held request was told of its answer late or never"

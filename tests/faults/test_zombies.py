@@ -1,0 +1,54 @@
+"""A worker that is frozen for longer than its leases, is taken for dead, and comes back: nobody is answered twice."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.faults.callers import Load, account
+from tests.faults.conftest import Deploy
+from tests.faults.deployment import IN_HAND, Deployment
+from tests.platform import wait_until
+
+pytestmark = pytest.mark.e2e
+
+
+def begun(deployment: Deployment, worker: str) -> set[str]:
+    """Ids a worker has begun."""
+    return {line.id for line in deployment.recorded("start", worker)}
+
+
+def test_a_worker_that_was_frozen_computes_nothing_that_others_took_over_meanwhile(deployment: Deployment) -> None:
+    deployment.up("bundle-1", "bundle-2")
+    load = Load([deployment.url()], 300)
+    load.await_answered(60)
+    deployment.send("bundle-1", signal.SIGSTOP)
+    before = begun(deployment, "bundle-1")
+    load.finish()
+    taken_over = before & begun(deployment, "bundle-2")
+    deployment.send("bundle-1", signal.SIGCONT)
+    after = Load([deployment.url()], 100)
+    again = account(deployment, load, after)
+    wait_until(lambda: begun(deployment, "bundle-1") - before != set())
+    assert 0 < len(taken_over) <= IN_HAND
+    assert again.begun_again.keys() == taken_over
+    late = begun(deployment, "bundle-1") - before
+    assert late <= {request.id for request in after.requests}, "it began work that was long done"
+
+
+def test_a_late_answer_while_the_other_worker_still_computes_is_the_only_one(deploy: Deploy) -> None:
+    deployment = deploy(delay_s=2)
+    deployment.up("bundle-1")
+    load = Load([deployment.url()], IN_HAND, IN_HAND)
+    wait_until(lambda: len(begun(deployment, "bundle-1")) == IN_HAND)
+    deployment.send("bundle-1", signal.SIGSTOP)
+    deployment.start("bundle-2")
+    wait_until(lambda: len(begun(deployment, "bundle-2")) == IN_HAND)
+    deployment.send("bundle-1", signal.SIGCONT)
+    load.finish()
+    by_then = deployment.recorded("done", "bundle-2")
+    again = account(deployment, load)
+    assert by_then == [], "the frozen worker answered while the other one was still computing"
+    assert len(again.begun_again) == IN_HAND
+    wait_until(lambda: len(deployment.recorded("done", "bundle-2")) == IN_HAND)
