@@ -48,12 +48,14 @@ async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda:
             error_cb=on_error,
             disconnected_cb=on_lost,
             reconnected_cb=on_back,
-            max_reconnect_attempts=-1,
+            # Until it is open once; with -1 nats-py would try for ever here too, and nobody would be told.
+            max_reconnect_attempts=1,
             reconnect_time_wait=0.2,  # type: ignore[arg-type]  # annotated int, slept as given
             connect_timeout=2,
             ping_interval=10,
             allow_reconnect=True,
         )
+    nc.options["max_reconnect_attempts"] = -1
     return nc
 
 

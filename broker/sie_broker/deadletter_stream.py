@@ -71,7 +71,10 @@ class NatsDeadLetters:
             config = ConsumerConfig(
                 ack_policy=AckPolicy.NONE, headers_only=True, inactive_threshold=_IDLE_S, mem_storage=True
             )
-            pull = await self._js.pull_subscribe(f"{subjects.DEAD}.>", stream=DEAD, config=config)
+            try:
+                pull = await self._js.pull_subscribe(f"{subjects.DEAD}.>", stream=DEAD, config=config)
+            except nats.js.errors.NotFoundError:  # nobody provisioned this server yet
+                return []
             waiting = (await pull.consumer_info()).num_pending or 0
             while waiting > 0:
                 messages = await pull.fetch(min(waiting, _PAGE), timeout=5)
