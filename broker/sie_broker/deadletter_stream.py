@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
+import msgspec
 import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
@@ -15,9 +16,9 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from sie_broker import deadletters, jobs, subjects
 from sie_broker.connection import translated
-from sie_broker.contract import Bucket, DeadLetter, Reply
+from sie_broker.contract import Bucket, DeadLetter, Payloads, Reply
 from sie_broker.streams import DEAD
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import PayloadLostError, QueueUnavailableError
 
 _PAGE = 256
 _IDLE_S = 10.0
@@ -45,10 +46,13 @@ async def remove(js: JetStreamContext, stream: str, sequence: int) -> None:
 class NatsDeadLetters:
     """The `DeadLetters` of a NATS server; ``answer(reply_to, reply)`` reaches a caller or keeps the reply."""
 
-    def __init__(self, nc: Client, bucket: Bucket, answer: Callable[[str | None, Reply], Awaitable[None]]) -> None:
+    def __init__(
+        self, nc: Client, bucket: Bucket, payloads: Payloads, answer: Callable[[str | None, Reply], Awaitable[None]]
+    ) -> None:
         self._nc = nc
         self._js = nc.jetstream(timeout=5)
         self._jobs = bucket
+        self._payloads = payloads
         self._answer = answer
 
     async def bury(self, letter: DeadLetter, sequence: int) -> None:
@@ -56,14 +60,24 @@ class NatsDeadLetters:
 
         Twice is as good as once: the subject names the place in the queue, and holds one message.
         """
-        with translated():
-            subject = subjects.dead(letter.id, sequence)
-            await self._js.publish(subject, letter.data, headers=deadletters.to_message(letter))
+        subject = subjects.dead(letter.id, sequence)
+        if not await self._is_kept(subject):
+            await self._keep(subject, letter)
         if (reply := deadletters.refusal(letter)) is not None:
             if (inbox := letter.headers.get("ce-replyto")) is not None:
                 await self._answer(unquote(inbox), reply)
             # Last, for it says that the work was answered. In any case: who repeats the request is told the same.
             await jobs.keep(self._jobs, reply)
+
+    async def _keep(self, subject: str, letter: DeadLetter) -> None:
+        try:
+            letter = await deadletters.with_payload(self._payloads, letter)
+        except PayloadLostError as lost:
+            if await self._is_kept(subject):  # by somebody else just now, who has let go of the original
+                return
+            letter = msgspec.structs.replace(letter, fault=str(lost))
+        with translated():
+            await self._js.publish(subject, letter.data, headers=deadletters.to_message(letter))
 
     async def entries(self) -> list[DeadLetter]:
         found = []
@@ -84,7 +98,7 @@ class NatsDeadLetters:
         return sorted(found, key=lambda letter: letter.at)
 
     async def get(self, letter_id: str) -> DeadLetter:
-        return (await self._find(letter_id))[1]
+        return await deadletters.opened(self._payloads, (await self._find(letter_id))[1])
 
     async def replay(self, letter_id: str) -> None:
         sequence, letter = await self._find(letter_id)
@@ -102,7 +116,18 @@ class NatsDeadLetters:
         await remove(self._js, DEAD, sequence)
 
     async def drop(self, letter_id: str) -> None:
-        await remove(self._js, DEAD, (await self._find(letter_id))[0])
+        sequence, letter = await self._find(letter_id)
+        await remove(self._js, DEAD, sequence)
+        if (payload := deadletters.kept_payload(letter)) is not None:
+            await self._payloads.drop(payload)
+
+    async def _is_kept(self, subject: str) -> bool:
+        with translated():
+            try:
+                await self._js.get_msg(DEAD, seq=1, subject=subject, next=True)
+            except nats.js.errors.NotFoundError:
+                return False
+        return True
 
     async def _check_queue(self, letter: DeadLetter) -> None:
         """Work without a consumer would wait for nobody until it is too old. For results there always is one."""

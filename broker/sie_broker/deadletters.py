@@ -13,8 +13,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from sie_broker import envelope, jobs
-from sie_broker.contract import Bucket, DeadLetter, Reply, Work
+from sie_broker import claim, envelope, jobs
+from sie_broker.claim import Reference
+from sie_broker.contract import Bucket, DeadLetter, Payloads, Reply, Work
 from sie_sdk.errors import InvalidInputError, NotFoundError, SIEError, WorkExhaustedError
 from sie_sdk.refusals import error_body
 
@@ -38,6 +39,7 @@ def to_message(letter: DeadLetter) -> dict[str, str]:
         "at": datetime.fromtimestamp(letter.at, UTC).isoformat(),
         "accepted": datetime.fromtimestamp(letter.accepted, UTC).isoformat(),
         "deliveries": str(letter.deliveries),
+        "size": str(letter.size),
         "subject": letter.subject,
         "fault": quote(letter.fault, safe="/: "),
     }
@@ -45,7 +47,7 @@ def to_message(letter: DeadLetter) -> dict[str, str]:
 
 
 def from_message(headers: Mapping[str, str], data: bytes) -> DeadLetter:
-    """Read what `to_message` wrote; without its payload when the server left that out.
+    """Read what `to_message` wrote.
 
     Raises:
         KeyError, ValueError: somebody else wrote it.
@@ -59,7 +61,7 @@ def from_message(headers: Mapping[str, str], data: bytes) -> DeadLetter:
         at=datetime.fromisoformat(own["at"]).timestamp(),
         accepted=datetime.fromisoformat(own["accepted"]).timestamp(),
         deliveries=int(own["deliveries"]),
-        size=int(headers.get("Nats-Msg-Size", len(data))),
+        size=int(own["size"]),
         fault=unquote(own["fault"]),
         data=data,
     )
@@ -84,7 +86,7 @@ def letter_of(
         at=now,
         accepted=accepted,
         deliveries=place.deliveries,
-        size=len(data),
+        size=len(data) if (apart := _reference(own)) is None else apart.size,
         fault=fault,
         data=data,
     )
@@ -123,6 +125,47 @@ def work_of(letter: DeadLetter) -> Work | None:
 def replayed(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of the work that a replay queues."""
     return {name: value for name, value in headers.items() if name != "ce-deadline"}
+
+
+def _reference(headers: Mapping[str, str]) -> Reference | None:
+    """What the event's data is stored under, if it did not come with it."""
+    try:
+        return claim.parse(unquote(headers["ce-dataref"])) if "ce-dataref" in headers else None
+    except InvalidInputError:
+        return None
+
+
+def kept_payload(letter: DeadLetter) -> str | None:
+    """The reference to the letter's data, where dead letters keep what is too large for a message; it goes with it."""
+    reference = _reference(letter.headers)
+    return str(reference) if reference is not None and reference.store == "dead" else None
+
+
+def queued_payload(letter: DeadLetter) -> str | None:
+    """The same, where its work had it; nobody needs it there once the letter is written."""
+    reference = _reference(letter.headers)
+    own = reference is not None and (reference.store, reference.owner) == ("work", letter.id)
+    return str(reference) if own else None
+
+
+async def with_payload(payloads: Payloads, letter: DeadLetter) -> DeadLetter:
+    """The letter of work with its data where dead letters keep theirs; the original stays where it was.
+
+    Raises:
+        PayloadLostError: there is none any more.
+    """
+    work = work_of(letter)
+    dataref = None if work is None else claim.payload_of(work)
+    if dataref is None:
+        return letter
+    copied = envelope.escape(await claim.to_dead_letter(payloads, dataref))
+    return msgspec.structs.replace(letter, headers=letter.headers | {"ce-dataref": copied})
+
+
+async def opened(payloads: Payloads, letter: DeadLetter) -> DeadLetter:
+    """The letter with its data, wherever that is kept."""
+    dataref = kept_payload(letter)
+    return letter if dataref is None else msgspec.structs.replace(letter, data=await payloads.load(dataref))
 
 
 async def reopen(bucket: Bucket, work: Work) -> Callable[[], Awaitable[None]]:

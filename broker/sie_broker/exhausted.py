@@ -21,9 +21,9 @@ from nats.js.api import ConsumerInfo
 
 from sie_broker import jobs, subjects
 from sie_broker.connection import cancelled, translated
-from sie_broker.contract import Bucket
-from sie_broker.deadletter_stream import NatsDeadLetters, remove
-from sie_broker.deadletters import Place, letter_of
+from sie_broker.contract import Bucket, DeadLetters, Payloads
+from sie_broker.deadletter_stream import remove
+from sie_broker.deadletters import Place, letter_of, queued_payload
 from sie_sdk.errors import SIEError
 
 log = logging.getLogger("sie.broker.exhausted")
@@ -48,11 +48,14 @@ _advisories = msgspec.json.Decoder(Advisory)
 class Burial:
     """Buries exhausted work until cancelled. ``sweep_s``: how often is looked for what no advisory told of."""
 
-    def __init__(self, nc: Client, dead: NatsDeadLetters, bucket: Bucket, sweep_s: float = SWEEP_S) -> None:
+    def __init__(
+        self, nc: Client, dead: DeadLetters, bucket: Bucket, payloads: Payloads, sweep_s: float = SWEEP_S
+    ) -> None:
         self._nc = nc
         self._js = nc.jetstream(timeout=5)
         self._dead = dead
         self._jobs = bucket
+        self._payloads = payloads
         self._sweep_s = sweep_s
         self._suspected: set[Place] = set()
 
@@ -112,6 +115,8 @@ class Burial:
             log.warning("work %s is a dead letter after %d deliveries", letter.id, letter.deliveries)
             await self._dead.bury(letter, place.sequence)
         await remove(self._js, place.stream, place.sequence)
+        if (payload := queued_payload(letter)) is not None:
+            await self._payloads.drop(payload)
 
     async def _sweep(self) -> None:
         """Bury what was seen in two sweeps: what was seen once may be work whose acknowledgement is on its way."""

@@ -212,7 +212,7 @@ class MemoryDeadLetters:
 
     async def bury(self, letter: DeadLetter, sequence: int) -> None:
         """The oldest go first."""
-        self._letters[letter.id] = letter
+        self._letters[letter.id] = await deadletters.with_payload(self._broker.payloads, letter)
         while len(self._letters) > DEAD_LETTERS:
             del self._letters[next(iter(self._letters))]
 
@@ -220,12 +220,15 @@ class MemoryDeadLetters:
         return [msgspec.structs.replace(letter, data=b"") for letter in self._letters.values()]
 
     async def get(self, letter_id: str) -> DeadLetter:
+        return await deadletters.opened(self._broker.payloads, self._kept(letter_id))
+
+    def _kept(self, letter_id: str) -> DeadLetter:
         if letter_id not in self._letters:
             raise deadletters.unknown(letter_id)
         return self._letters[letter_id]
 
     async def replay(self, letter_id: str) -> None:
-        letter = await self.get(letter_id)
+        letter = self._kept(letter_id)
         if subjects.is_sink(letter.subject):
             self._broker.announce(letter.subject, letter.headers, letter.data)
         elif (work := deadletters.work_of(letter)) is not None:
@@ -233,10 +236,11 @@ class MemoryDeadLetters:
             await self._broker.submit_again(work)
             self._broker.wake(work.lane)
             await queued()
-        await self.drop(letter_id)
+        del self._letters[letter_id]
 
     async def drop(self, letter_id: str) -> None:
-        await self.get(letter_id)
+        if (payload := deadletters.kept_payload(self._kept(letter_id))) is not None:
+            await self._broker.payloads.drop(payload)
         del self._letters[letter_id]
 
 
@@ -342,8 +346,10 @@ class MemoryBroker:
             )
             await self.dead.bury(letter, sequence)
             if (refusal := deadletters.refusal(letter)) is not None:
-                await jobs.keep(self.jobs, refusal)
                 await self.deliver_reply(work.reply_to, refusal)
+                await jobs.keep(self.jobs, refusal)
+            if (payload := deadletters.queued_payload(letter)) is not None:
+                await self.payloads.drop(payload)
         self.forget(sequence)
 
     async def bury(self) -> None:

@@ -31,7 +31,7 @@ from sie_broker.payloads import NatsPayloads
 from sie_broker.provisioning import Provisioner
 from sie_broker.pull import Interrupt, pull
 from sie_broker.streams import Limits
-from sie_sdk.errors import QueueFullError, QueueUnavailableError
+from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
 
@@ -149,7 +149,7 @@ class NatsBroker:
         self.pools = NatsBucket(self.nc, streams.POOLS)
         self.sinks = NatsBucket(self.nc, streams.SINKS)
         self._provisioner = Provisioner(self.nc, self._limits)
-        self.dead = NatsDeadLetters(self.nc, self.jobs, self.deliver_reply)
+        self.dead = NatsDeadLetters(self.nc, self.jobs, self.payloads, self.deliver_reply)
         self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
@@ -255,6 +255,8 @@ class NatsBroker:
         return parcels(self.nc, streams.EVENTS, room, self._pulls)
 
     async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
+        if len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 64 > self.nc.max_payload:
+            raise PayloadTooLargeError(f"{len(body)} bytes are no message.", field="data", limit=self.nc.max_payload)
         with translated():
             # No flush: an acknowledgement that follows takes the same way behind it.
             await self.nc.publish(subject, body, headers=dict(headers))
@@ -294,12 +296,12 @@ class NatsBroker:
         )
         try:
             await self.dead.bury(letter, found.sequence.stream)
-            await message.term()
+            await message.term()  # its payload, if it refers to one, is not known to be its own, and expires
         except (QueueUnavailableError, nats.errors.Error) as error:
             log.warning("dead letter %s waits for its next delivery: %s", letter.id, error)
 
     async def bury(self) -> None:
-        await Burial(self.nc, self.dead, self.jobs).run()
+        await Burial(self.nc, self.dead, self.jobs, self.payloads).run()
 
     async def _renew_leases(self) -> None:
         """Say "in progress" for all work in hand: a timer of its own, so a long forward cannot cost a lease."""

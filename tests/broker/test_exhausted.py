@@ -40,7 +40,7 @@ async def broker(nats_url: str) -> AsyncIterator[NatsBroker]:
 @asynccontextmanager
 async def burying(*brokers: NatsBroker) -> AsyncIterator[None]:
     """Every broker buries, and sweeps ten times a second."""
-    runs = [asyncio.create_task(Burial(each.nc, each.dead, each.jobs, sweep_s=0.1).run()) for each in brokers]
+    runs = [asyncio.create_task(Burial(each.nc, each.dead, each.jobs, each.payloads, sweep_s=0.1).run()) for each in brokers]
     yield
     for run in runs:
         run.cancel()
@@ -93,7 +93,7 @@ async def test_a_sweep_leaves_alone_what_waits_and_what_is_in_hand(broker: NatsB
         await broker.submit(work(each))
     corpses = set(ids[::4])
     await exhaust(broker, *corpses)
-    places = {place.sequence async for place in Burial(broker.nc, broker.dead, broker.jobs).lying()}
+    places = {place.sequence async for place in Burial(broker.nc, broker.dead, broker.jobs, broker.payloads).lying()}
     found = {ids[sequence - 1] for sequence in places}
     # What is above work in hand is not sure yet, so it may be fewer; never others.
     assert found <= corpses
@@ -120,7 +120,7 @@ async def test_two_processes_bury_each_work_once_and_its_caller_is_told(nats_url
 
 async def test_burying_twice_keeps_one_letter(broker: NatsBroker) -> None:
     receipt = await broker.submit(work("once"))
-    burial = Burial(broker.nc, broker.dead, broker.jobs)
+    burial = Burial(broker.nc, broker.dead, broker.jobs, broker.payloads)
     place = Place(subjects.stream("default"), receipt.sequence, 5)
     await asyncio.gather(burial.bury(place), burial.bury(place))
     await burial.bury(place)
@@ -128,7 +128,7 @@ async def test_burying_twice_keeps_one_letter(broker: NatsBroker) -> None:
 
 
 async def test_the_largest_work_and_many_works_fit(broker: NatsBroker) -> None:
-    burial = Burial(broker.nc, broker.dead, broker.jobs)
+    burial = Burial(broker.nc, broker.dead, broker.jobs, broker.payloads)
     largest = work("largest", b"x" * WORK_INLINE_BYTES)
     for each in [largest, *(work(f"w{i}") for i in range(300))]:
         receipt = await broker.submit(each)
@@ -171,7 +171,7 @@ async def test_a_work_event_that_cannot_be_read_is_a_dead_letter_and_its_sender_
 
 async def test_a_replay_without_anybody_to_work_on_it_is_refused(broker: NatsBroker) -> None:
     receipt = await broker.submit(work("orphan"))
-    await Burial(broker.nc, broker.dead, broker.jobs).bury(Place(subjects.stream("default"), receipt.sequence, 5))
+    await Burial(broker.nc, broker.dead, broker.jobs, broker.payloads).bury(Place(subjects.stream("default"), receipt.sequence, 5))
     await broker.nc.jetstream().delete_consumer(subjects.stream("default"), subjects.consumer(Queue(LANE, MODEL)))
     with pytest.raises(QueueUnavailableError, match=r"org=2Fmodel=2Ev1 any more"):
         await broker.dead.replay("orphan")

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sie_broker import jobs
+from sie_broker import claim, jobs
 from sie_broker.contract import MAX_DELIVERIES, Broker, DeadLetter, Reply, Work
 from sie_sdk.errors import NotFoundError
 from tests.congruence.test_broker import LANE, MODEL, pulling, take, work
+from tests.congruence.test_payloads import eventually_empty
 
 
 @pytest.fixture
@@ -136,3 +137,29 @@ async def test_a_dropped_letter_is_gone_and_an_unknown_one_is_refused_by_name(re
     for verb in (ready.dead.get, ready.dead.replay, ready.dead.drop):
         with pytest.raises(NotFoundError, match="'bad'"):
             await verb("bad")
+
+
+async def test_data_too_large_for_a_message_is_kept_with_its_letter_and_comes_back_with_a_replay(ready: Broker) -> None:
+    sent = work("large", data=bytes(range(256)) * 4096)
+    await exhaust(ready, sent)
+    (listed,) = await letters(ready)
+    assert listed.size == len(sent.data)
+    assert (await ready.dead.get("large")).data == sent.data
+    await eventually_empty(ready, "work")
+    await ready.dead.replay("large")
+    await give_back(ready, sent)
+    assert (await ready.dead.get("large")).data == sent.data
+    await ready.dead.replay("large")
+    async with pulling(ready) as taken:
+        delivery = await take(taken)
+        assert (await claim.redeem(ready.payloads, delivery.work)).data == sent.data
+        await delivery.ack()
+    await eventually_empty(ready, "dead")
+
+
+async def test_large_data_goes_with_a_letter_that_is_dropped(ready: Broker) -> None:
+    await exhaust(ready, work("large", data=b"x" * 500_000))
+    await letters(ready)
+    await ready.dead.drop("large")
+    await eventually_empty(ready, "work")
+    await eventually_empty(ready, "dead")

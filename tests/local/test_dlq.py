@@ -35,7 +35,7 @@ async def broker(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     broker = NatsBroker(nats_url, name="test")
     await broker.connect()
     await broker.provision([(LANE, "org/model"), (LANE, "org/other")])
-    burial = Burial(broker.nc, broker.dead, broker.jobs)
+    burial = Burial(broker.nc, broker.dead, broker.jobs, broker.payloads)
     for work_id in ("first", "second"):
         receipt = await broker.submit(work(work_id))
         await burial.bury(Place("WORK_default", receipt.sequence, 5))
