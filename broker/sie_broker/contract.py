@@ -359,7 +359,11 @@ class Broker(Protocol):
         ...
 
     async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Tell whoever listens on a subject that is not ours."""
+        """Tell whoever listens on a subject that is not ours.
+
+        Raises:
+            PayloadTooLargeError: it is no message.
+        """
         ...
 
     def wake(self, lane: Lane) -> None:
