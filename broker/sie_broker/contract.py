@@ -109,6 +109,10 @@ class WorkerState(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
     startup: dict[str, float] = {}
     """Seconds from the start of the process to each milestone of its start-up."""
+    busy_s: float = 0.0
+    """Seconds with work in hand since the start."""
+    full_s: float = 0.0
+    """Of these, the seconds in which it took no more of some class of work: its hands were full."""
 
 
 class Delivery(Protocol):

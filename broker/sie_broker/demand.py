@@ -12,7 +12,7 @@ import msgspec
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """A backlog is to be cleared within ``objective_s`` seconds by pods that each do ``pod_rate`` works a second."""
+    """A backlog is to be cleared within ``objective_s`` seconds. ``pod_rate``: works a second of a pod not measured."""
 
     max_scale: int = 4
     quiet_s: float = 60.0
@@ -32,18 +32,21 @@ class Demand(msgspec.Struct, frozen=True):
     fewer: int = 0
 
 
-def wanted(before: Demand, backlog: int | None, busy: bool, now: float, policy: Policy, least: int = 0) -> Demand:
+def wanted(
+    before: Demand, backlog: int | None, busy: bool, rate: float, now: float, policy: Policy, least: int = 0
+) -> Demand:
     """The lane's demand at ``now`` (seconds on any steady clock).
 
     Args:
         before: the demand at the last look; ``Demand()`` at first.
         backlog: works not yet acknowledged; None when it could not be read: nothing changes, nor does quiet count.
         busy: whether anything was asked or answered since the last look, even if nothing waits now.
+        rate: works that one pod clears in a second.
         least: pods that are needed in any case.
     """
     if backlog is None:
         return msgspec.structs.replace(before, enough_at=now) if before.pods else before
-    need = min(policy.max_scale, max(pods_for(backlog, policy), int(busy), least))
+    need = min(policy.max_scale, max(pods_for(backlog, rate, policy), int(busy), least))
     if need >= before.pods:
         return Demand(pods=need, enough_at=now)
     fewer = max(before.fewer, need)
@@ -52,9 +55,9 @@ def wanted(before: Demand, backlog: int | None, busy: bool, now: float, policy: 
     return Demand(pods=fewer, enough_at=now)
 
 
-def pods_for(backlog: int, policy: Policy) -> int:
-    """Pods that clear ``backlog`` within the objective; at least one when anything waits."""
-    return math.ceil(backlog / max(1.0, policy.pod_rate * policy.objective_s))
+def pods_for(backlog: int, rate: float, policy: Policy) -> int:
+    """Pods that clear ``backlog`` within the objective at ``rate`` each; one if anything waits, one a work at most."""
+    return math.ceil(backlog / max(1.0, rate * policy.objective_s))
 
 
 def open_sessions(pods: int) -> int:

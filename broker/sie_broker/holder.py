@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 from sie_broker import pool_demand
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane
 from sie_broker.demand import Demand, Policy, open_sessions, wanted
+from sie_broker.lane_status import Board, LaneStatus
 from sie_broker.pool_table import PoolTable
+from sie_broker.rate import Rates
 from sie_broker.workers import Workers
 from sie_sdk.errors import QueueUnavailableError
 
@@ -63,6 +66,8 @@ class Holder:
         self._busy: set[Lane] = set()
         self._workers = Workers()
         self._completed: dict[str, int] = {}
+        self._rates = Rates(policy.pod_rate)
+        self._board = Board(broker.lanes)
         self._look = asyncio.Event()
         self._readable = True
 
@@ -78,10 +83,13 @@ class Holder:
                 self._look.clear()
 
     async def _take_over(self) -> None:
-        """Learn who is up, and for which pools: who decided without that would close the sessions that keep them."""
+        """Learn who is up, for which pools and at what rate: who did not would close the sessions that keep them."""
         while not cancelled():
             try:
                 await self._workers.read(self._broker.presence)
+                for status in await self._board.recall():
+                    if status.measured:
+                        self._rates.recall(status.lane, status.rate)
                 if await self._pools.read():
                     break
             except QueueUnavailableError as error:
@@ -133,17 +141,42 @@ class Holder:
             self._count_in(now)
         busy, self._busy = self._busy, set()
         leased = pool_demand.leased(self._pools, time.time())
-        for lane in self._demands.keys() | (backlog or {}).keys() | busy | leased:
+        for lane in self._demands.keys() | (backlog or {}).keys() | busy | leased | self._workers.present().keys():
             policy, least = pool_demand.terms(lane, self._pools, self._policy, time.time())
             before = self._demands.get(lane, Demand())
             waiting = None if backlog is None else backlog.get(lane, 0)
             if waiting is None and lane in busy and not before.pods:
                 waiting = 0  # a wake is news enough to start the first pod, even if the queue cannot be read
-            after = wanted(before, waiting, lane in busy, now, policy, least)
+            rate = self._rates.of(lane).works_per_s
+            after = wanted(before, waiting, lane in busy, rate, now, policy, least)
             if after.pods != before.pods:
                 log.info("%s: %d pods wanted (%s waiting)", lane, after.pods, waiting)
             self._demands[lane] = after
         self._hold()
+        if backlog is not None:
+            await self._tell(backlog)
+
+    async def _tell(self, backlog: Mapping[Lane, int]) -> None:
+        """Tell how each lane stands, and nothing more of a pool that is gone once nothing is left of it."""
+        try:
+            for lane, demand in list(self._demands.items()):
+                rate = self._rates.of(lane)
+                told = LaneStatus(
+                    lane=lane,
+                    waiting=backlog.get(lane, 0),
+                    rate=float(f"{rate.works_per_s:.3g}"),  # a rate that moved by less is no news
+                    measured=rate.windows > 0,
+                    wanted=demand.pods,
+                    live=self._workers.ready(lane),
+                    at=time.time(),
+                )
+                if told.at_rest and pool_demand.is_gone(lane, self._pools):
+                    await self._board.forget(lane)
+                    del self._demands[lane]
+                else:
+                    await self._board.tell(told)
+        except QueueUnavailableError as error:
+            log.warning("how lanes stand was not told: %s", error)
 
     async def _backlog(self) -> dict[Lane, int] | None:
         try:
@@ -166,7 +199,9 @@ class Holder:
     def _heartbeat(self, worker: str, value: bytes | None) -> None:
         if (state := self._workers.heard(worker, value)) is None:
             self._completed.pop(worker, None)
+            self._rates.forget(worker)
             return
+        self._rates.heard(state)
         if state.completed != self._completed.get(worker, 0):
             self._busy.add(state.lane)
         self._completed[worker] = state.completed

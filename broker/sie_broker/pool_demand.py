@@ -21,6 +21,11 @@ def stands_alone(lane: Lane, table: PoolTable) -> bool:
     return lane.pool == DEFAULT or lane.pool in table.homes
 
 
+def is_gone(lane: Lane, table: PoolTable) -> bool:
+    """Whether the lane is of a pool that is no more."""
+    return not stands_alone(lane, table) and lane.pool not in table.pools
+
+
 def terms(lane: Lane, table: PoolTable, policy: Policy, now: float) -> tuple[Policy, int]:
     """The lane's policy, and the least pods it asks for whether there is work or not.
 

@@ -1,15 +1,45 @@
-"""Room: how much is taken in hand at once; a worker's is shared by the pulls of all its models."""
+"""Room: how much is taken in hand at once, and for how long; a worker's is shared by the pulls of all its models."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+
+
+class Occupancy:
+    """Adds up the time in which anybody at all was inside."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._inside = 0
+        self._since = 0.0
+        self._total_s = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Until now."""
+        return self._total_s + (self._clock() - self._since if self._inside else 0.0)
+
+    def enter(self) -> None:
+        """One more is inside."""
+        if not self._inside:
+            self._since = self._clock()
+        self._inside += 1
+
+    def leave(self) -> None:
+        """One less."""
+        self._inside -= 1
+        if not self._inside:
+            self._total_s += self._clock() - self._since
 
 
 class Room:
-    """``capacity`` places. One event loop only."""
+    """``capacity`` places. One event loop only. ``full``: is entered while there is none left."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, full: Occupancy | None = None) -> None:
         self._capacity = capacity
+        self._full = full or Occupancy()
         self._changed = asyncio.Event()
         self._changed.set()
         self.taken = 0
@@ -26,11 +56,13 @@ class Room:
     def take(self) -> None:
         """Fill a place."""
         self.taken += 1
-        if not self.free:
+        if self.taken == self._capacity:
             self._changed.clear()
+            self._full.enter()
 
     def leave(self) -> None:
         """Empty one."""
         self.taken -= 1
-        if self.free:
+        if self.taken == self._capacity - 1:
             self._changed.set()
+            self._full.leave()

@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True):
     objective_s: Positive = 5.0
     """In how long a backlog should be cleared; what cannot be asks for another pod."""
     pod_rate: Positive = 20.0
-    """Works that one pod clears in a second."""
+    """Works that one pod clears in a second, until that was measured."""
     session_s: Positive = 60.0
     """Length of a demand session, +-20 %; well below the activator's timeout."""
     look_s: Positive = 0.5

@@ -25,7 +25,7 @@ from sie_bundle.door import Door
 from sie_bundle.executor import Executor
 from sie_bundle.membership import Membership
 from sie_bundle.operation import Operation
-from sie_bundle.presence import Presence
+from sie_bundle.presence import Counts, Presence
 from sie_bundle.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
@@ -182,9 +182,16 @@ class Bundle:
         self.presence.milestone("first model")
         self.presence.changed()
 
-    def _counts(self) -> tuple[tuple[str, ...], int, int, int]:
+    def _counts(self) -> Counts:
         worker = self.worker
-        return self.residency.resident(), worker.in_hand, worker.completed, self.executor.texts_computed
+        return Counts(
+            models=self.residency.resident(),
+            in_flight=worker.in_hand,
+            completed=worker.completed,
+            forwards=self.executor.texts_computed,
+            busy_s=worker.busy.seconds,
+            full_s=worker.full.seconds,
+        )
 
 
 def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSpec]:

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -24,14 +24,22 @@ log = logging.getLogger("sie.bundle.presence")
 BEAT_S = 1.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
-Counts = Callable[[], tuple[tuple[str, ...], int, int, int]]
-"""Loaded models, requests in hand, requests completed, texts computed."""
+
+class Counts(NamedTuple):
+    """What the worker has and did since its start; the fields of `WorkerState`."""
+
+    models: tuple[str, ...] = ()
+    in_flight: int = 0
+    completed: int = 0
+    forwards: int = 0
+    busy_s: float = 0.0
+    full_s: float = 0.0
 
 
 class Presence:
     """Announces one worker. ``spawned_at``: when its start was decided, seconds since the epoch."""
 
-    def __init__(self, broker: Broker, lane: Lane, counts: Counts, spawned_at: float = 0.0) -> None:
+    def __init__(self, broker: Broker, lane: Lane, counts: Callable[[], Counts], spawned_at: float = 0.0) -> None:
         self.worker = f"{socket.gethostname()}-{os.getpid()}"
         self.state: Literal["starting", "ready", "draining"] = "starting"
         self.startup: dict[str, float] = {}
@@ -62,17 +70,13 @@ class Presence:
 
     def now(self) -> WorkerState:
         """The state as of now."""
-        models, in_flight, completed, forwards = self._counts()
         return WorkerState(
             worker=self.worker,
             lane=self._lane,
             state=self.state,
             at=time.time(),
-            models=models,
-            in_flight=in_flight,
-            completed=completed,
             home=self._home,
-            forwards=forwards,
+            **self._counts()._asdict(),
             memory_bytes=_resident_bytes(),
             startup=self.startup,
         )

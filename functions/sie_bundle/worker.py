@@ -18,7 +18,7 @@ import msgspec
 from sie_broker import claim, jobs
 from sie_broker.connection import cancelled
 from sie_broker.contract import PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
-from sie_broker.room import Room
+from sie_broker.room import Occupancy, Room
 from sie_bundle.settings import MAX_REPLY_BYTES
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
@@ -56,7 +56,12 @@ class Worker:
         max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         # Room of its own for each class: bulk work in hand keeps no interactive work waiting.
-        self.rooms = {"interactive": Room(max_in_hand), "bulk": Room(max(1, max_in_hand // 2))}
+        self.full = Occupancy()
+        self.rooms = {
+            "interactive": Room(max_in_hand, self.full),
+            "bulk": Room(max(1, max_in_hand // 2), self.full),
+        }
+        self.busy = Occupancy()
         self.completed = 0
         self._broker = broker
         self._registry = registry
@@ -116,11 +121,13 @@ class Worker:
         def ended(task: asyncio.Task[None]) -> None:
             self._in_hand.discard(task)
             room.leave()
+            self.busy.leave()
 
         async with aclosing(self._broker.pull(queue, room, rank)) as deliveries:
             async for delivery in deliveries:
                 # Taken here and not by the task, which may run only after the next pull has looked for room.
                 room.take()
+                self.busy.enter()
                 task = asyncio.create_task(self._handle(delivery))
                 self._in_hand.add(task)
                 task.add_done_callback(ended)

@@ -10,9 +10,11 @@ from typing import Literal
 
 import msgspec
 
+from sie_broker import lane_status
 from sie_broker.contract import Lane, Work, WorkerState
 from sie_broker.demand import Policy
 from sie_broker.holder import Holder
+from sie_broker.lane_status import LaneStatus
 from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_broker.pool_table import PoolTable
 from sie_sdk.errors import QueueUnavailableError
@@ -91,8 +93,10 @@ async def beat(
     state: Literal["starting", "ready", "draining"] = "ready",
     age_s: float = 0.0,
     completed: int = 0,
+    busy_s: float = 0.0,
 ) -> None:
-    told = WorkerState(worker, LANE, state, time.time() - age_s, completed=completed)
+    at = time.time() - age_s
+    told = WorkerState(worker, LANE, state, at, completed=completed, busy_s=busy_s, full_s=busy_s)
     await broker.presence.put(worker, msgspec.msgpack.encode(told))
 
 
@@ -208,3 +212,59 @@ async def test_a_new_holder_decides_nothing_before_it_knows_who_is_up() -> None:
         assert held.asked == []
         broker.blind = False
         await eventually(lambda: held.asked == [1])
+
+
+def status(broker: MemoryBroker) -> LaneStatus | None:
+    kept = broker.lanes._values.get(lane_status.key(LANE))
+    return None if kept is None else lane_status.read(kept.value)
+
+
+def standing(broker: MemoryBroker) -> tuple[int, float, bool, int, int] | None:
+    told = status(broker)
+    return None if told is None else (told.waiting, told.rate, told.measured, told.wanted, told.live)
+
+
+async def test_pods_are_counted_by_the_rate_that_was_measured_and_the_next_holder_knows_it() -> None:
+    broker = MemoryBroker()
+    async with holding(broker) as held:
+        await eventually(lambda: bool(broker.presence._watchers))
+        await beat(broker, "w1")
+        await beat(broker, "w1", completed=20, busy_s=20.0)  # one a second, not two as was set
+        await submit(broker, 3)
+        await eventually(lambda: held.counts.get(LANE) == 5)
+        await eventually(lambda: standing(broker) == (3, 1.0, True, 3, 1))
+    await broker.presence.delete("w1")
+    async with holding(broker) as held:
+        await eventually(lambda: held.asked == [5])
+
+
+async def test_everybody_is_told_how_a_lane_stands_and_that_it_went_to_rest() -> None:
+    broker = MemoryBroker()
+    async with holding(broker) as held:
+        receipts = await submit(broker, 4)
+        await eventually(lambda: held.counts.get(LANE) == 3)
+        await eventually(lambda: standing(broker) == (4, 2.0, False, 2, 0))
+        for receipt in receipts:
+            broker.forget(receipt)
+        await eventually(lambda: standing(broker) == (0, 2.0, False, 0, 0))
+
+
+async def test_a_queue_that_cannot_be_read_tells_nothing_of_its_lanes() -> None:
+    broker = SometimesBlindBroker()
+    await beat(broker, "w1")
+    async with holding(broker) as held:
+        await eventually(lambda: held.asked == [1])
+        before, broker.blind, looks = status(broker), True, broker.looks
+        await eventually(lambda: broker.looks > looks + 200)
+        assert status(broker) == before
+
+
+async def test_a_lane_whose_pool_is_gone_is_told_of_no_more_once_nothing_is_left_of_it() -> None:
+    broker = MemoryBroker()
+    lane = Lane(pool="team-a", bundle="minilm", profile="cpu")
+    work = Work(id="w", op="encode", lane=lane, model="m", data=b"", time=time.time())
+    receipt = await broker.submit(work)
+    async with holding(broker):
+        await eventually(lambda: lane_status.key(lane) in broker.lanes._values)
+        broker.forget(receipt.sequence)
+        await eventually(lambda: lane_status.key(lane) not in broker.lanes._values)

@@ -42,9 +42,9 @@ def table(*pools: Pool) -> PoolTable:
 
 @given(st.integers(0, 6), st.integers(0, 9), st.booleans(), st.integers(0, 4))
 def test_what_is_the_least_is_asked_for_whatever_waits(before: int, backlog: int, busy: bool, least: int) -> None:
-    after = wanted(Demand(before, 10.0), backlog, busy, 11.0, POLICY, least)
+    after = wanted(Demand(before, 10.0), backlog, busy, 20.0, 11.0, POLICY, least)
     assert after.pods >= min(least, POLICY.max_scale)
-    assert after == wanted(Demand(before, 10.0), backlog, busy, 11.0, POLICY) or least > 0
+    assert after == wanted(Demand(before, 10.0), backlog, busy, 20.0, 11.0, POLICY) or least > 0
 
 
 def test_a_living_pool_asks_for_its_minimum_and_for_no_more_than_it_may_have() -> None:

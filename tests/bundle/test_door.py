@@ -14,7 +14,7 @@ import pytest
 from sie_broker.contract import Work
 from sie_broker.memory import MemoryBroker
 from sie_bundle.door import DEMAND, SESSION, Door
-from sie_bundle.presence import Presence
+from sie_bundle.presence import Counts, Presence
 from sie_config.registry import Registry, lane_of
 from sie_sdk import replies, results, wire
 from sie_sdk.errors import ModelLoadingError, SIEError
@@ -29,7 +29,7 @@ EVENT = {"ce-specversion": "1.0", "ce-id": "e%201", "ce-source": "/test"}
 
 class Bundle:
     def __init__(self) -> None:
-        self.presence = Presence(MemoryBroker(), lane_of(SPEC), lambda: ((), 0, 7, 0))
+        self.presence = Presence(MemoryBroker(), lane_of(SPEC), lambda: Counts(completed=7))
         self.door = Door(self.presence, Registry([SPEC]), self.run)
         self.failure: SIEError | None = None
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.door.app()), base_url="http://bundle")

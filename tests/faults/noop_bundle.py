@@ -30,7 +30,7 @@ from sie_broker import process
 from sie_broker.contract import Lane, Work
 from sie_broker.nats_broker import NatsBroker
 from sie_bundle.door import Door
-from sie_bundle.presence import Presence
+from sie_bundle.presence import Counts, Presence
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config import mirror
@@ -144,9 +144,12 @@ async def main() -> None:
         await mirror.snapshot(broker.config, registry)
     noop = Noop(own)
     models = tuple(spec.id for spec in registry.specs())
-    presence = Presence(
-        broker, lane, lambda: (models, worker.in_hand, worker.completed, noop.computed), setting.spawned_at
-    )
+
+    def counts() -> Counts:
+        busy_s, full_s = worker.busy.seconds, worker.full.seconds
+        return Counts(models, worker.in_hand, worker.completed, noop.computed, busy_s, full_s)
+
+    presence = Presence(broker, lane, counts, setting.spawned_at)
     operations = {"encode": noop.encode, "echo": noop.echo}
     worker = Worker(broker, registry, lane, presence.worker, operations, lambda _: True, setting.max_in_hand)
     door = Door(presence, registry, worker.run)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from sie_broker.contract import Broker, Work
 from sie_broker.pool_table import PoolTable
-from sie_bundle.presence import Presence
+from sie_bundle.presence import Counts, Presence
 from sie_bundle.worker import Worker
 from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Multivector, Score, Sparse, Tasks
 from sie_config.registry import Registry, lane_of
@@ -119,7 +119,7 @@ class Desk:
     ) -> AsyncIterator[Worker]:
         """A live worker that the ingress has heard of; one that was given to another pool, perhaps."""
         lane = lane_of(SPEC)
-        presence = Presence(self.broker, lane, lambda: ((), 0, 0, 0))
+        presence = Presence(self.broker, lane, Counts)
         worker = Worker(
             self.broker,
             self.registry,
