@@ -43,6 +43,7 @@ from sie_sdk.errors import (
     WeightsUnavailableError,
     WorkExhaustedError,
 )
+from sie_sdk.pools import AssignedWorker, PoolInfo, PoolSpec, PoolStatus
 from sie_sdk.types import (
     Classification,
     EncodeResult,
@@ -64,6 +65,7 @@ from sie_sdk.types import (
 from sie_sdk.version import __version__
 
 __all__ = [
+    "AssignedWorker",
     "CancelledByCallerError",
     "Classification",
     "ConfigurationError",
@@ -93,8 +95,11 @@ __all__ = [
     "PayloadTooLargeError",
     "PoolCapacityError",
     "PoolForbiddenError",
+    "PoolInfo",
     "PoolNotFoundError",
     "PoolNotReadyError",
+    "PoolSpec",
+    "PoolStatus",
     "PoolsUnsupportedError",
     "Progress",
     "ProvisioningError",

@@ -110,13 +110,13 @@ def first(call: Call[list[T]]) -> Call[T]:
 
 def list_models(patience: Patience) -> Call[list[ModelInfo]]:
     """``GET /v1/models``."""
-    send = Send("GET", "/v1/models", _headers(wire.JSON), timeout_s=patience.timeout_s)
+    send = Send("GET", "/v1/models", request_headers(wire.JSON), timeout_s=patience.timeout_s)
     return read((yield from settle(send, patience)), results.read_models)
 
 
 def get_model(name: str, patience: Patience) -> Call[ModelInfo]:
     """``GET /v1/models/{name}``."""
-    send = Send("GET", _path("models", name), _headers(wire.JSON), timeout_s=patience.timeout_s)
+    send = Send("GET", _path("models", name), request_headers(wire.JSON), timeout_s=patience.timeout_s)
     return read((yield from settle(send, patience)), results.read_model)
 
 
@@ -136,7 +136,7 @@ def _infer(
     reader: Callable[[bytes], T],
     count: Callable[[T], int],
 ) -> Call[T]:
-    headers = _headers(wire.MSGPACK) | {"Content-Type": wire.MSGPACK} | terms.headers()
+    headers = request_headers(wire.MSGPACK) | {"Content-Type": wire.MSGPACK} | terms.headers()
     # The same on every try, so that a request whose reply was lost is not computed twice.
     headers.setdefault("Idempotency-Key", fresh_key())
     send = Send("POST", _path(operation, model), headers, wire.request_body(request), patience.timeout_s)
@@ -150,7 +150,8 @@ def _infer(
     return result
 
 
-def _headers(accept: str) -> dict[str, str]:
+def request_headers(accept: str) -> dict[str, str]:
+    """What every request of ours carries, whatever it asks for."""
     # Never X-SIE-SDK-Version: a server takes it for a published client, which cannot read a 202.
     return {"Accept": accept, "User-Agent": f"sie-knative/{__version__}", "X-Request-ID": fresh_key()}
 

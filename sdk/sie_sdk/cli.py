@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sie_sdk import commands
+from sie_sdk import commands, pool_commands
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError, SIEError
 from sie_sdk.version import __version__
 
@@ -113,7 +113,7 @@ def main() -> None:
     """
 
 
-for _command in (commands.encode, commands.score, commands.extract, commands.models):
+for _command in (commands.encode, commands.score, commands.extract, commands.models, pool_commands.pools):
     main.add_command(_command)
 
 

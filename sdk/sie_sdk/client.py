@@ -7,27 +7,31 @@ Owns where requests go and the life of the connection pool. Not here: the method
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sie_sdk.effects import Call, Server
 from sie_sdk.errors import ConfigurationError
 from sie_sdk.methods import Http, Methods
+from sie_sdk.pool_methods import PoolKeywords, PoolMethods, pool_spec
 from sie_sdk.types import Progress
 
 if TYPE_CHECKING:
     import httpx  # noqa: F401 - named by the clients' base classes
 
+    from sie_sdk.leases import AsyncPoolLease, PoolLease
+
 DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 
 
-class _Client(Methods[Http]):
+class _Client(Methods[Http], PoolMethods[Http]):
     def __init__(
         self,
         base_url: str | None = None,
         *,
         api_key: str | None = None,
         tenant: str | None = None,
+        pool: str | None = None,
         timeout_s: float = 150.0,
         max_connections: int = 100,
         http_client: Http | None = None,
@@ -38,6 +42,7 @@ class _Client(Methods[Http]):
             base_url: the server, with its scheme; else ``SIE_BASE_URL``, else ``http://127.0.0.1:8080``.
             api_key: sent as a bearer token; else ``SIE_API_KEY``, else none is sent.
             tenant: on whose behalf, for the server's limits; else ``SIE_TENANT``, else nobody's.
+            pool: the pool whose workers compute what a call names no other pool for.
             timeout_s: seconds one HTTP request may take; a call may make several.
             max_connections: connections open at a time; further requests wait for one.
             http_client: an httpx client of your own (proxies, certificates, test transports). You close it.
@@ -53,11 +58,13 @@ class _Client(Methods[Http]):
         self._server = Server(
             url, ({"Authorization": f"Bearer {key}"} if key else {}) | ({"X-SIE-Tenant": behalf} if behalf else {})
         )
+        self._pool = pool
         self._timeout_s = timeout_s
         self._max_connections = max_connections
         self._own_http: Http | None = http_client
         self._pools: dict[int, Http] = {}
         self._closed = False
+        self._leases: set[Any] = set()
 
     @property
     def base_url(self) -> str:
@@ -86,8 +93,23 @@ class SIEClient(_Client["httpx.Client"]):
     ...     vectors = [result.dense for result in client.encode("all-MiniLM-L6-v2", ["hello", "world"])]
     """
 
+    def pool(self, name: str, gpus: Mapping[str, int] | None = None, **keywords: Unpack[PoolKeywords]) -> PoolLease:
+        """A pool for a ``with`` block: made at its beginning, renewed by a thread meanwhile, deleted at its end.
+
+        >>> with SIEClient() as client, client.pool("team-a", {"cpu": 2}, minimum_worker_count=1) as team:
+        ...     client.encode("all-MiniLM-L6-v2", "hello", pool=team.name)
+
+        The keywords are those of :meth:`create_pool`. It survives a server that is away for less than two thirds of
+        ``ttl_s``, and is made again if it was away for longer.
+        """
+        from sie_sdk.leases import PoolLease
+
+        return PoolLease(self, pool_spec(name, gpus, **keywords), self._timeout_s)
+
     def close(self) -> None:
-        """Close the connections; calls after this raise."""
+        """Close the connections; calls after this raise. Pools are not renewed any more, and end by themselves."""
+        for lease in [*self._leases]:
+            lease.stop()
         if pool := self._take_pool():
             pool.close()
 
@@ -110,8 +132,18 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
     ...     result = await client.encode("all-MiniLM-L6-v2", "hello")
     """
 
+    def pool(
+        self, name: str, gpus: Mapping[str, int] | None = None, **keywords: Unpack[PoolKeywords]
+    ) -> AsyncPoolLease:
+        """A pool for an ``async with`` block, kept by a task; otherwise as :meth:`SIEClient.pool`."""
+        from sie_sdk.leases import AsyncPoolLease
+
+        return AsyncPoolLease(self, pool_spec(name, gpus, **keywords), self._timeout_s)
+
     async def close(self) -> None:
-        """Close the connections; calls after this raise."""
+        """Close the connections; calls after this raise. Pools are not renewed any more, and end by themselves."""
+        for lease in [*self._leases]:
+            await lease.stop()
         if pool := self._take_pool():
             await pool.aclose()
 

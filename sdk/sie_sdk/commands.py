@@ -32,6 +32,7 @@ class Inputs(TypedDict):
     wait: bool
     deadline: float
     priority: Priority | None
+    pool: str | None
     url: str | None
     as_json: bool
 
@@ -46,6 +47,7 @@ _INPUTS = (
     click.option("--instruction", help="What is asked of the model, if it was trained with instructions."),
     click.option("--wait/--no-wait", default=True, help="Wait for a worker to start.  [default: wait]"),
     click.option("--priority", type=click.Choice(get_args(Priority)), help="How urgent it is. [default: by size]"),
+    click.option("--pool", help="The pool whose workers are to compute it."),
     click.option("--deadline", type=float, default=300.0, show_default=True, help="Give up after this many seconds."),
     _url,
     _json,
@@ -97,6 +99,7 @@ def encode(
             wait_for_capacity=inputs["wait"],
             deadline_s=inputs["deadline"],
             priority=inputs["priority"],
+            pool=inputs["pool"],
             progress=Narrator(),
         )
     if inputs["as_json"]:
@@ -129,6 +132,7 @@ def score(model: str, query: str, **inputs: Unpack[Inputs]) -> None:
             wait_for_capacity=inputs["wait"],
             deadline_s=inputs["deadline"],
             priority=inputs["priority"],
+            pool=inputs["pool"],
             progress=Narrator(),
         )
     if inputs["as_json"]:
@@ -163,6 +167,7 @@ def extract(model: str, labels: tuple[str, ...], threshold: float | None, **inpu
             wait_for_capacity=inputs["wait"],
             deadline_s=inputs["deadline"],
             priority=inputs["priority"],
+            pool=inputs["pool"],
             progress=Narrator(),
         )
     if inputs["as_json"]:

@@ -80,6 +80,7 @@ class Terms(msgspec.Struct, frozen=True):
     idempotency_key: str | None = None
     priority: Priority | None = None
     expire_s: float | None = None
+    pool: str | None = None
 
     def headers(self) -> dict[str, str]:
         """As they are sent."""
@@ -87,6 +88,7 @@ class Terms(msgspec.Struct, frozen=True):
             "Idempotency-Key": self.idempotency_key,
             "X-SIE-Priority": self.priority,
             "X-SIE-Expires-In": None if self.expire_s is None else f"{self.expire_s:g}",
+            "X-SIE-Pool": self.pool,
         }
         return {name: value for name, value in told.items() if value is not None}
 

@@ -48,6 +48,7 @@ class CallKeywords(TypedDict, total=False):
     idempotency_key: str | None
     priority: Priority | None
     expire_s: float | None
+    pool: str | None
 
 
 class EncodeKeywords(CallKeywords, total=False):
@@ -73,6 +74,7 @@ class Methods(Generic[Http]):
     """
 
     _timeout_s: float
+    _pool: str | None
 
     @overload
     def encode(  # type: ignore[overload-overlap]
@@ -106,6 +108,7 @@ class Methods(Generic[Http]):
         idempotency_key: str | None = None,
         priority: Priority | None = None,
         expire_s: float | None = None,
+        pool: str | None = None,
     ) -> Any:
         """Turn texts into vectors: ``client.encode("all-MiniLM-L6-v2", "hello").dense`` has shape ``[dims]``.
 
@@ -128,6 +131,7 @@ class Methods(Generic[Http]):
             priority: ``interactive`` work goes before ``bulk``; default: bulk for a request so large that the server
                 splits it, else interactive.
             expire_s: seconds after which the server need not begin with the work any more; default: an hour.
+            pool: the pool whose workers are to compute it; default: the client's, else everybody's.
 
         Returns:
             One :class:`EncodeResult` for one item, a list in the items' order for a list; the async client's to await.
@@ -149,7 +153,7 @@ class Methods(Generic[Http]):
             output_dtype=output_dtype,
             is_query=is_query,
             options=options,
-            terms=Terms(idempotency_key, priority, expire_s),
+            terms=Terms(idempotency_key, priority, expire_s, pool or self._pool),
         )
         return self._run(call if many is items else calls.first(call), progress)
 
@@ -177,6 +181,7 @@ class Methods(Generic[Http]):
         idempotency_key: str | None = None,
         priority: Priority | None = None,
         expire_s: float | None = None,
+        pool: str | None = None,
     ) -> Any:
         """Score items against a query, best first: ``client.score("ms-marco-MiniLM-L-6-v2", "capital?", texts)``.
 
@@ -199,7 +204,7 @@ class Methods(Generic[Http]):
             Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
             instruction=instruction,
             options=options,
-            terms=Terms(idempotency_key, priority, expire_s),
+            terms=Terms(idempotency_key, priority, expire_s, pool or self._pool),
         )
         return self._run(call, progress)
 
@@ -236,6 +241,7 @@ class Methods(Generic[Http]):
         idempotency_key: str | None = None,
         priority: Priority | None = None,
         expire_s: float | None = None,
+        pool: str | None = None,
     ) -> Any:
         """Find entities in texts, or classify them: ``client.extract("bert-base-NER", "Ada is in London").entities``.
 
@@ -261,7 +267,7 @@ class Methods(Generic[Http]):
             output_schema=output_schema,
             instruction=instruction,
             options=options,
-            terms=Terms(idempotency_key, priority, expire_s),
+            terms=Terms(idempotency_key, priority, expire_s, pool or self._pool),
         )
         return self._run(call if many is items else calls.first(call), progress)
 

@@ -6,6 +6,7 @@ Owns the layout. rich is imported on first use, because it takes longer to impor
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 import msgspec
 import numpy as np
 
+from sie_sdk.pools import PoolInfo
 from sie_sdk.types import (
     Array,
     EncodeResult,
@@ -130,6 +132,23 @@ def _sparse(vector: SparseVector) -> str:
 def _label(item: Item, width: int = 32) -> str:
     text = " ".join((item.id or item.text or "").split())
     return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def pools(rows: Sequence[PoolInfo]) -> None:
+    """The pools: what each may have, what it has, and how long it lives."""
+    table = _table("pool", "state", "bundle", "workers", "at most", "minimum", "ends in")
+    for row in rows:
+        spec, status = row.spec, row.status
+        most = ", ".join(
+            f"{profile} {spec.gpu_caps.get(profile, spec.gpus.get(profile))}"
+            for profile in sorted(spec.gpus | spec.gpu_caps)
+        )
+        left = f"{max(0.0, status.last_renewed + spec.ttl_seconds - time.time()):.0f} s" if status.created_at else ""
+        minimum = str(spec.minimum_worker_count or "")
+        table.add_row(
+            *_plain_texts(spec.name, status.state, spec.bundle, str(len(status.assigned_workers)), most, minimum, left)
+        )
+    _print(table)
 
 
 def _time(timing: Timing | None) -> None:

@@ -120,7 +120,7 @@ class ScriptedServer:
                 self.end_headers()
                 self.wfile.write(answer.body)
 
-            do_POST = do_GET  # noqa: N815
+            do_POST = do_DELETE = do_GET  # noqa: N815
 
             def log_message(self, *args: Any) -> None:
                 pass

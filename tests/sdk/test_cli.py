@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -11,7 +12,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from sie_sdk import ModelNotFoundError, Progress, cli, replies, wire
+from sie_sdk import (
+    AssignedWorker,
+    ModelNotFoundError,
+    PoolInfo,
+    PoolNotFoundError,
+    PoolSpec,
+    PoolStatus,
+    Progress,
+    cli,
+    replies,
+    wire,
+)
 from sie_sdk.commands import Narrator
 from sie_sdk.errors import BY_CODE
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, Outputs, SparseOutput
@@ -148,6 +160,41 @@ def test_models_are_listed_for_people_and_programs(server: ScriptedServer) -> No
     assert sie("models", "--url", server.url).stdout == "No models yet.\n"
 
 
+def test_pools_are_made_listed_renewed_and_deleted(server: ScriptedServer) -> None:
+    spec = PoolSpec("team-a", {"cpu": 2, "l4": 1}, {"cpu": 3}, minimum_worker_count=1, ttl_seconds=600)
+    team = PoolInfo(spec, PoolStatus("active", [AssignedWorker("w-1")], time.time(), time.time()))
+    default = PoolInfo(PoolSpec("default", ttl_seconds=0), PoolStatus("active"))
+    listed = json_answer({"pools": [default, team]})
+    done = json_answer({"message": "done"})
+    server.script = [json_answer(team), listed, listed, done, done]
+    url = ("--url", server.url)
+    made = sie("pools", "create", "team-a", "-w", "cpu=2", "-w", "l4=1", "--minimum", "1", "--ttl", "600", *url)
+    assert made.stdout == "Pool team-a is active; it ends in 600 s unless renewed.\n"
+    sent = json.loads(server.asked[0].body)
+    assert (sent["gpus"], sent["minimum_worker_count"], sent["ttl_seconds"]) == ({"cpu": 2, "l4": 1}, 1, 600)
+    titles, first, second = sie("pools", "list", *url).stdout.splitlines()
+    assert titles.split() == ["pool", "state", "bundle", "workers", "at", "most", "minimum", "ends", "in"]
+    assert first.split() == ["default", "active", "default", "0"]
+    assert second.split()[:8] == ["team-a", "active", "default", "1", "cpu", "3,", "l4", "1"]
+    assert json.loads(sie("pools", "list", "--json", *url).stdout)["pools"][1]["spec"]["name"] == "team-a"
+    assert sie("pools", "renew", "team-a", *url).stdout == "Pool team-a is renewed.\n"
+    assert sie("pools", "delete", "team-a", *url).stdout == "Pool team-a is deleted.\n"
+
+
+@pytest.mark.parametrize("verb", ["renew", "delete"])
+def test_a_pool_that_is_not_there_is_an_error(server: ScriptedServer, verb: str) -> None:
+    server.script = [refused(PoolNotFoundError("No pool."))]
+    result = sie("pools", verb, "x", "--url", server.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "There is no pool x." in result.stderr
+
+
+def test_a_command_may_name_the_pool_that_computes_it(server: ScriptedServer) -> None:
+    server.script = [vectors()]
+    assert sie("encode", "m", "hello", "--pool", "team-a", "--url", server.url).exit_code == 0
+    assert server.asked[0].headers["x-sie-pool"] == "team-a"
+
+
 def test_the_servers_error_is_a_line_and_a_hint_and_exit_code_1(server: ScriptedServer) -> None:
     server.script = [refused(ModelNotFoundError("No model m.", hint="Did you mean n?"))]
     result = sie("encode", "m", "hello", "--url", server.url)
@@ -182,6 +229,8 @@ def test_a_passed_deadline_is_exit_code_4(server: ScriptedServer) -> None:
         ["score", "m", "query"],
         ["extract", "m"],
         ["encode"],
+        ["pools", "create", "team-a"],
+        ["pools", "create", "team-a", "-w", "cpu"],
         ["nothing"],
     ],
 )
@@ -203,7 +252,7 @@ def test_every_error_of_the_tree_has_a_documented_exit_code() -> None:
 def test_help_lists_every_command_with_examples_and_loads_nothing_else() -> None:
     result = sie("--help")
     assert result.exit_code == 0
-    for name in ("encode", "score", "extract", "models", "up", "serve"):
+    for name in ("encode", "score", "extract", "models", "pools", "up", "serve"):
         assert f"\n  {name}" in result.stdout
     assert "sie encode all-MiniLM-L6-v2" in result.stdout
 

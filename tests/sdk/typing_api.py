@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import assert_type
 
-from sie_sdk import EncodeResult, ExtractResult, Item, ModelInfo, ScoreResult, SIEAsyncClient, SIEClient
+from sie_sdk import EncodeResult, ExtractResult, Item, ModelInfo, PoolInfo, ScoreResult, SIEAsyncClient, SIEClient
 
 
 def blocking(client: SIEClient) -> None:
@@ -22,6 +22,13 @@ def blocking(client: SIEClient) -> None:
     assert_type(client.extract("m", ["one", "two"], labels=["person"], options={"threshold": 0.5}), list[ExtractResult])
     assert_type(client.list_models(), list[ModelInfo])
     assert_type(client.get_model("m"), ModelInfo)
+    assert_type(client.create_pool("p", {"cpu": 1}, minimum_worker_count=1), PoolInfo)
+    assert_type(client.list_pools(), list[PoolInfo])
+    assert_type(client.get_pool("p"), PoolInfo | None)
+    assert_type(client.delete_pool("p"), bool)
+    with client.pool("p", {"cpu": 1}, ttl_s=60) as lease:
+        assert_type(lease.info(), PoolInfo | None)
+        client.encode("m", "text", pool=lease.name)
     client.encode("m", "text", is_query=True, deadline_s=5, cancel=threading.Event(), progress=print)
     client.encode("m", "text", output_dtype="float16", output_types=["dense"], options={"profile": "p"})
     with SIEClient() as entered:
@@ -37,6 +44,10 @@ async def awaited(client: SIEAsyncClient) -> None:
     assert_type(await client.extract("m", ["one", "two"]), list[ExtractResult])
     assert_type(await client.list_models(), list[ModelInfo])
     assert_type(await client.get_model("m"), ModelInfo)
+    assert_type(await client.create_pool("p", {"cpu": 1}), PoolInfo)
+    assert_type(await client.renew_pool("p"), bool)
+    async with client.pool("p", {"cpu": 1}) as lease:
+        assert_type(await lease.info(), PoolInfo | None)
     assert_type(await asyncio.create_task(client.encode("m", "text")), EncodeResult)
     assert_type(await asyncio.gather(client.encode("m", "a"), client.get_model("m")), tuple[EncodeResult, ModelInfo])
     async with SIEAsyncClient() as entered:
@@ -51,3 +62,5 @@ def wrong(client: SIEClient) -> None:
     client.score("m", ["query"], ["one"])  # type: ignore[arg-type]
     client.extract("m", "text", labels=[3])  # type: ignore[list-item]
     client.get_model(3)  # type: ignore[arg-type]
+    client.create_pool("p", {"cpu": "one"})  # type: ignore[dict-item]
+    client.pool("p", ttl="60")  # type: ignore[call-arg]
