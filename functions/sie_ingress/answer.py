@@ -80,7 +80,7 @@ def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
         id=job.id,
         state="queued",
         retry_after_s=round(retry_after, 1),
-        message=f"Your job is queued; no worker is up yet, one is expected in about {retry_after:.0f} s.",
+        message=f"Your job is queued; its answer is expected in about {retry_after:.0f} s.",
     )
     headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": str(math.ceil(retry_after))}
     if held_s is not None:
@@ -112,7 +112,7 @@ def refuse(error: SIEError, path: str = "") -> Response:
     """
     headers = {"X-SIE-Error-Code": error.code}
     if error.retry_after is not None:
-        headers["Retry-After"] = f"{error.retry_after:g}"
+        headers["Retry-After"] = str(math.ceil(error.retry_after))  # whole seconds (RFC 9110, section 10.2.3)
     if allowed := error.details.get("allowed"):
         headers["Allow"] = ", ".join(allowed)
     body = refusals.error_body(error, detail=path.startswith("/v1/pools"))

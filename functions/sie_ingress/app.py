@@ -56,6 +56,7 @@ def app(
     metrics = Metrics()
     answers = Answers(registry, metrics)
     admission = Admission(settings.tenant_in_flight)
+    lanes.on_drained(admission.drained)
     submitter = Submitter(broker, lanes, readiness.held, settings.max_reply_bytes)
     inference = Inference(registry, lanes, pools, admission, submitter, answers, settings)
     models = Models(registry, lanes)

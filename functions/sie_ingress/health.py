@@ -1,4 +1,4 @@
-"""``GET /health``: the workers as the ingress sees them, in the shape of the wire protocol (section 1.7).
+"""``GET /health``: workers and lanes as the ingress sees them, in the shape of the wire protocol (section 1.7).
 
 ``GET /`` is the same for people: a page that looks once a second.
 """
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sie_broker.contract import WorkerState
+from sie_broker.lane_status import LaneStatus
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
 
@@ -39,9 +40,24 @@ class Health:
                     "worker_count": len(workers),
                     "models_loaded": len({model for worker in workers for model in worker.models}),
                 },
+                "lanes": [lane_row(status) for status in self._lanes.statuses()],
                 "workers": [row(worker) for worker in workers],
             }
         )
+
+
+def lane_row(status: LaneStatus) -> dict[str, Any]:
+    """One lane; ``rate`` is works a second of one pod, ``measured`` or set."""
+    return {
+        "pool": status.lane.pool,
+        "bundle": status.lane.bundle,
+        "gpu": status.lane.profile,
+        "waiting": status.waiting,
+        "rate": status.rate,
+        "measured": status.measured,
+        "wanted": status.wanted,
+        "live": status.live,
+    }
 
 
 def row(worker: WorkerState) -> dict[str, Any]:

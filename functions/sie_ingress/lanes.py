@@ -1,116 +1,132 @@
-"""Which lanes are warm, and how long the cold ones take: what workers say of themselves, by age.
+"""Which lanes are warm and how they stand: what workers and the demand leader say, by age.
 
-Owns the table of heartbeats and the measured cold starts. It decides nothing; ``submit`` asks it.
+Owns the mirrors of presence and of the lanes' statuses, and how long a caller is told to wait. It decides nothing;
+``submit`` asks it. How long cold starts take is in ``cold_starts``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import statistics
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable
 
 import msgspec
 
+from sie_broker import lane_status
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane, WorkerState
-from sie_broker.pools import service_of
-from sie_broker.subjects import lane_key
+from sie_broker.lane_status import BELIEVED_S, LaneStatus
+from sie_broker.workers import Workers
+from sie_ingress.cold_starts import ColdStarts
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.ingress.lanes")
 
-STALE_S = 5.0
-"""A worker that has not been heard of for this long is gone; it beats once a second."""
+SHORTEST_S, LONGEST_S = 1.0, 120.0
+"""What a caller is told to wait at least and at most."""
 
-_state = msgspec.msgpack.Decoder(WorkerState)
-_history = msgspec.json.Decoder(list[float])
+Drained = Callable[[Lane, float], None]
+"""Nothing waited in the lane at that time, in seconds since the epoch."""
+
+
+def expected_s(waiting: int, rate: float, pods: int, cold_s: float) -> float:
+    """Seconds until work that comes now is answered, within what a caller may be told.
+
+    Args:
+        waiting: works before it.
+        rate: works that one pod clears in a second.
+        pods: those that clear them.
+        cold_s: until the first of them is there.
+    """
+    return min(LONGEST_S, max(SHORTEST_S, cold_s + waiting / (rate * max(1, pods))))
 
 
 class Lanes:
-    """Live workers by lane. ``default_s``: the cold start assumed until one was measured."""
+    """Live workers and statuses by lane. ``default_s``: the cold start assumed until one was measured."""
 
     def __init__(self, broker: Broker, default_s: float, clock: Callable[[], float] = time.time) -> None:
         self._broker = broker
-        self._default_s = default_s
         self._clock = clock
-        self._workers: dict[str, WorkerState] = {}
-        self._woken: dict[Lane, float] = {}
-        self._cold_starts: defaultdict[Lane, deque[float]] = defaultdict(lambda: deque(maxlen=8))
-        self._saves: set[asyncio.Task[None]] = set()
+        self._workers = Workers(clock)
+        self._statuses: dict[Lane, LaneStatus] = {}
+        self._drained: list[Drained] = []
+        self._cold_starts = ColdStarts(broker.lanes, default_s, clock)
 
     async def follow(self) -> None:
-        """Keep the table up to date until cancelled."""
-        async with self._broker.presence.watch(self.heard):
-            await self._read_presence()
+        """Keep the mirrors up to date until cancelled."""
+        statuses = self._broker.lanes.watch(self.told, f"{lane_status.PREFIX}>")
+        async with self._broker.presence.watch(self.heard), statuses:
             while not cancelled():
+                await self._read()
                 await asyncio.sleep(60)
-                await self._read_presence()
 
-    async def _read_presence(self) -> None:
+    async def _read(self) -> None:
         try:
             for worker, value in (await self._broker.presence.entries()).items():
                 self.heard(worker, value)
+            for key, value in (await self._broker.lanes.entries()).items():
+                self.told(key, value)
         except QueueUnavailableError as error:
             log.warning("presence was not read: %s", error)
 
     def heard(self, worker: str, value: bytes | None) -> None:
         """Take in one heartbeat; None: the worker said goodbye."""
-        if value is None:
-            self._workers.pop(worker, None)
+        state = self._workers.heard(worker, value)
+        if state is not None and state.state == "ready":
+            # Away from home it may have been up already, and only changed its pool.
+            self._cold_starts.ready(state.lane, started=state.lane.pool == state.home)
+
+    def told(self, key: str, value: bytes | None) -> None:
+        """Take in how a lane stands; None: it is no more. Other keys are none of this table's."""
+        if not key.startswith(lane_status.PREFIX):
             return
-        state = _state.decode(value)
-        self._workers[worker] = state
-        woken = self._woken.pop(state.lane, None) if state.state == "ready" else None
-        # Away from home it may have been up already, and only changed its pool.
-        if woken is not None and state.lane.pool == state.home:
-            self._measured(state.lane, self._clock() - woken)
+        if value is None:
+            self._statuses = {lane: known for lane, known in self._statuses.items() if lane_status.key(lane) != key}
+            return
+        try:
+            status = lane_status.read(value)
+        except msgspec.DecodeError as fault:
+            log.warning("skipped %s: %s", key, fault)
+            return
+        known = self._statuses.get(status.lane)
+        if known is None or known.at < status.at:
+            self._statuses[status.lane] = status
+            if not status.waiting:
+                for drained in self._drained:
+                    drained(status.lane, status.at)
+
+    def on_drained(self, drained: Drained) -> None:
+        """Call ``drained`` whenever a lane is seen without waiting work."""
+        self._drained.append(drained)
 
     def workers(self) -> list[WorkerState]:
-        """Everybody heard of within `STALE_S`."""
-        oldest = self._clock() - STALE_S
-        for worker in [name for name, state in self._workers.items() if state.at < oldest]:
-            del self._workers[worker]
-        return list(self._workers.values())
+        """Everybody heard of lately."""
+        return self._workers.all()
 
     def live(self, lane: Lane) -> bool:
         """Whether a ready worker serves the lane now."""
-        return any(state.lane == lane and state.state == "ready" for state in self.workers())
+        return self._workers.ready(lane) > 0
+
+    def statuses(self) -> list[LaneStatus]:
+        """How each lane stands, as far as it is known; who is live is our own knowledge, and newer."""
+        return [
+            msgspec.structs.replace(status, live=self._workers.ready(lane), waiting=self._waiting(status))
+            for lane, status in sorted(self._statuses.items())
+        ]
 
     def woken(self, lane: Lane) -> None:
         """Work was queued on a cold lane; from now on a cold start is being measured."""
-        self._woken.setdefault(lane, self._clock())
+        self._cold_starts.woken(lane)
 
     async def retry_after(self, lane: Lane) -> float:
-        """Seconds until a woken lane is expected to answer: the median cold start less what has passed of it, >= 1.
+        """Seconds until what is queued in the lane now should be answered: its start if it is cold, and its backlog."""
+        live = self._workers.ready(lane)
+        cold_s = 0.0 if live else await self._cold_starts.left_s(lane)
+        if (status := self._statuses.get(lane)) is None:
+            return expected_s(0, 1.0, live, cold_s)
+        return expected_s(self._waiting(status), status.rate, live or status.wanted, cold_s)
 
-        The workers of a pool start in the default one, so theirs count where none are known of its own.
-        """
-        for each in (lane, service_of(lane)):
-            if each not in self._cold_starts:
-                await self._recall(each)
-        known = self._cold_starts[lane] or self._cold_starts[service_of(lane)]
-        expected = statistics.median(known or [self._default_s])
-        return max(1.0, expected - (self._clock() - self._woken.get(lane, self._clock())))
-
-    async def _recall(self, lane: Lane) -> None:
-        try:
-            if (saved := await self._broker.lanes.get(lane_key(lane))) is not None:
-                self._cold_starts[lane].extend(_history.decode(saved))
-        except (QueueUnavailableError, msgspec.DecodeError) as error:
-            log.warning("the cold starts of %s are not known: %s", lane, error)
-
-    def _measured(self, lane: Lane, seconds: float) -> None:
-        self._cold_starts[lane].append(round(seconds, 3))
-        log.info("cold start of %s took %.1f s", lane, seconds)
-        task = asyncio.get_running_loop().create_task(self._save(lane))
-        self._saves.add(task)
-        task.add_done_callback(self._saves.discard)
-
-    async def _save(self, lane: Lane) -> None:
-        try:
-            await self._broker.lanes.put(lane_key(lane), msgspec.json.encode(list(self._cold_starts[lane])))
-        except QueueUnavailableError as error:
-            log.warning("the cold start of %s was not saved: %s", lane, error)
+    def _waiting(self, status: LaneStatus) -> int:
+        """What waits; nothing, when that was long ago: a leader that is gone says nothing any more."""
+        return status.waiting if self._clock() - status.at < BELIEVED_S else 0

@@ -6,11 +6,15 @@ import asyncio
 from typing import Literal
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sie_broker import lane_status
 from sie_broker.contract import Lane, WorkerState
+from sie_broker.lane_status import BELIEVED_S, LaneStatus
 from sie_broker.memory import MemoryBroker
 from sie_broker.subjects import lane_key
-from sie_ingress.lanes import Lanes
+from sie_ingress.lanes import LONGEST_S, SHORTEST_S, Lanes, expected_s
 from tests.conftest import eventually
 
 LANE = Lane(pool="default", bundle="default", profile="cpu")
@@ -21,6 +25,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def standing(at: float, waiting: int, rate: float = 10.0, wanted: int = 2) -> bytes:
+    return msgspec.json.encode(LaneStatus(LANE, waiting, rate, True, wanted, 0, at))
 
 
 def beat(at: float, state: Literal["starting", "ready", "draining"] = "ready", worker: str = "w") -> bytes:
@@ -57,6 +65,8 @@ async def test_retry_after_is_the_median_measured_cold_start_less_what_has_passe
         lanes.woken(LANE)
         clock.now += seconds
         lanes.heard("w", beat(clock.now))
+    assert await lanes.retry_after(LANE) == 1.0, "it is up"
+    lanes.heard("w", None)
     assert await lanes.retry_after(LANE) == 40.0
     lanes.woken(LANE)
     clock.now += 15.0
@@ -82,3 +92,75 @@ async def test_a_table_that_starts_late_reads_who_is_there() -> None:
     following = asyncio.create_task(lanes.follow())
     await eventually(lambda: lanes.live(LANE))
     following.cancel()
+
+
+waiting = st.integers(0, 10**6)
+rates = st.floats(0.001, 10_000)
+pods = st.integers(0, 100)
+cold = st.floats(0, 1000)
+
+
+@given(waiting, rates, pods, cold)
+def test_a_wait_is_within_what_a_caller_may_be_told_and_no_shorter_for_more_work(
+    count: int, rate: float, some: int, cold_s: float
+) -> None:
+    wait_s = expected_s(count, rate, some, cold_s)
+    assert SHORTEST_S <= wait_s <= LONGEST_S
+    assert wait_s <= expected_s(count + 1, rate, some, cold_s)
+    assert wait_s >= expected_s(count, rate, some + 1, cold_s)
+    assert wait_s >= min(LONGEST_S, cold_s)
+
+
+async def test_a_busy_lane_s_wait_is_its_backlog_over_what_its_pods_do() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.heard("w1", beat(clock.now, worker="w1"))
+    lanes.told(lane_status.key(LANE), standing(clock.now, 300))
+    assert await lanes.retry_after(LANE) == 30.0
+    lanes.heard("w2", beat(clock.now, worker="w2"))
+    lanes.heard("w3", beat(clock.now, worker="w3", state="starting"))
+    assert await lanes.retry_after(LANE) == 15.0
+
+
+async def test_a_cold_lane_s_wait_is_its_start_and_then_its_backlog_over_the_pods_that_are_wanted() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.told(lane_status.key(LANE), standing(clock.now, 300))
+    assert await lanes.retry_after(LANE) == 20.0
+    lanes.told(lane_status.key(LANE), standing(clock.now + 1, 0, wanted=0))
+    assert await lanes.retry_after(LANE) == 5.0
+
+
+async def test_a_backlog_that_nobody_has_told_of_for_long_is_not_believed() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.told(lane_status.key(LANE), standing(clock.now, 300))
+    clock.now += BELIEVED_S
+    lanes.heard("w", beat(clock.now))
+    assert await lanes.retry_after(LANE) == 1.0
+    assert [(status.waiting, status.live) for status in lanes.statuses()] == [(0, 1)]
+
+
+async def test_an_older_status_or_one_that_cannot_be_read_changes_nothing() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.heard("w", beat(clock.now))
+    key = lane_status.key(LANE)
+    lanes.told(key, standing(clock.now, 300))
+    lanes.told(key, standing(clock.now - 1, 0))
+    lanes.told(key, b"?")
+    lanes.told(lane_key(LANE), b"[1.0]")
+    lanes.told(lane_key(LANE), None)
+    assert await lanes.retry_after(LANE) == 30.0
+    lanes.told(key, None)
+    assert lanes.statuses() == []
+
+
+async def test_whoever_asked_hears_that_nothing_waits() -> None:
+    clock = Clock()
+    lanes, drained = Lanes(MemoryBroker(), 5.0, clock), list[tuple[Lane, float]]()
+    lanes.on_drained(lambda lane, at: drained.append((lane, at)))
+    lanes.told(lane_status.key(LANE), standing(clock.now, 300))
+    assert drained == []
+    lanes.told(lane_status.key(LANE), standing(clock.now + 2, 0))
+    assert drained == [(LANE, clock.now + 2)]

@@ -59,7 +59,7 @@ async def test_a_cold_request_is_queued_answered_202_and_computed_once_when_a_wo
 
 async def test_a_cold_request_that_prefers_to_wait_is_held_until_its_answer(desk: Desk) -> None:
     waiting = asyncio.create_task(desk.encode("patience", Prefer="wait=10"))
-    await eventually(lambda: desk.lanes._woken != {})
+    await eventually(lambda: desk.lanes._cold_starts._woken != {})
     async with desk.worker():
         answer = await waiting
     assert answer.status_code == 200
