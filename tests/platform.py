@@ -39,9 +39,9 @@ class Platform:
         command = [sys.executable, "-m", "sie_local", *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
-    def up(self, port: int = 0) -> None:
-        """Start, and return when requests are accepted."""
-        done = self.sie("up", "--detach", "--port", str(port), "--quiet-s", str(self._quiet_s))
+    def up(self, port: int = 0, *options: str) -> None:
+        """Start, with further ``options`` of ``sie up``, and return when requests are accepted."""
+        done = self.sie("up", "--detach", "--port", str(port), "--quiet-s", str(self._quiet_s), *options)
         assert done.returncode == 0, done.stderr
         self.url = done.stdout.strip()
 
