@@ -1,7 +1,7 @@
 """``python -m sie_broker``: the process that holds demand, assigns workers to pools and buries work nobody finished.
 
-Any number may run. The one that has the lease does all this; the others stand by for it. It has no port: it is up once
-it says "holding demand".
+Any number may run. The one that has the lease does all this; the others stand by for it. Each also sends results to
+their sinks. It has no port: it is up once it says "holding demand".
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import uuid
 
 from sie_broker import process
+from sie_broker.allow_list import AllowList
 from sie_broker.assigner import Assigner
 from sie_broker.contract import Broker
 from sie_broker.demand import Policy
@@ -20,6 +21,7 @@ from sie_broker.nats_broker import NatsBroker
 from sie_broker.pool_table import PoolTable
 from sie_broker.sessions import Sessions
 from sie_broker.settings import Settings
+from sie_broker.sinks import Dispatcher
 from sie_sdk import settings
 
 log = logging.getLogger("sie.broker")
@@ -30,13 +32,24 @@ LEASE = "demand"
 async def main() -> None:
     """Lead whenever the lease is ours, until SIGTERM; then close the sessions and let others have it."""
     setting = settings.read(Settings)
+    allowed = AllowList(setting.reply_sinks, setting.reply_subjects)
     stop = process.stop_signal()
     broker = NatsBroker(setting.nats_url, name=f"demand-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
     # Patient: where nobody can reach NATS, nobody else can take the lease, and without sessions all pods would go.
     lease = Lease(broker.leases, LEASE, setting.replica, patience_s=setting.frozen_s)
-    await process.unless(stop, lease.lead(lambda: lead(broker, setting)))
+    tasks = [
+        asyncio.create_task(lease.lead(lambda: lead(broker, setting))),
+        asyncio.create_task(Dispatcher(broker, allowed).run()),
+        asyncio.create_task(stop.wait()),
+    ]
+    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)  # each to its end: the lease is given up, and told
     await broker.close()
+    for task in ended:
+        task.result()
 
 
 async def lead(broker: Broker, setting: Settings) -> None:

@@ -27,6 +27,10 @@ class Settings(msgspec.Struct, frozen=True):
     """Length of a demand session, +-20 %; well below the activator's timeout."""
     look_s: Positive = 0.5
     """How often the queue is looked at, wakes aside."""
+    reply_sinks: str = ""
+    """Beginnings of URLs, separated by commas: where results may be sent (``replyto`` of an event)."""
+    reply_subjects: str = "_INBOX."
+    """Beginnings of NATS subjects, likewise."""
     replica: str = ""
     """This copy's name; one that starts again under its name leads again at once. Empty: a new name at each start."""
     frozen_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0

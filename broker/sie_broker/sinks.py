@@ -39,6 +39,8 @@ PER_HOST = 16
 """At most so many of them at one host, so that one that hangs keeps the others' room free."""
 ANSWER_S = 20.0
 """How long a sink may take to answer; less than whoever has a result in hand may take over it."""
+DRAIN_S = 3.0
+"""How long what is in hand may take at the end; what is not done then is sent by another, or by the next."""
 TRIES = 12
 GIVE_UP_S = 2400.0
 """A result is given up when it was tried so often or is so old: it is kept for an hour."""
@@ -118,7 +120,7 @@ class _RefusedError(Exception):
 
 
 class Dispatcher:
-    """Sends what is due until it is cancelled; what is in hand then is sent by another, or by the next."""
+    """Sends what is due until it is cancelled."""
 
     def __init__(self, broker: Broker, allowed: AllowList) -> None:
         self._broker = broker
@@ -147,6 +149,8 @@ class Dispatcher:
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
         finally:
+            if self._tasks:  # what a sink has taken should also be known to be
+                await asyncio.wait(self._tasks, timeout=DRAIN_S)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

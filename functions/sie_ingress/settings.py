@@ -26,5 +26,9 @@ class Settings(msgspec.Struct, frozen=True):
     """How long a request is held before it becomes a job; the upper bound of ``Prefer: wait``."""
     tenant_in_flight: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Requests a tenant (``X-SIE-Tenant``) may have in flight at one ingress; parts count singly; 0: any number."""
+    reply_sinks: str = ""
+    """Beginnings of URLs, separated by commas: where results may be sent (``replyto`` of an event)."""
+    reply_subjects: str = "_INBOX."
+    """Beginnings of NATS subjects, likewise."""
     cold_start_s: float = 5.0
     """The first ``Retry-After``, until cold starts have been measured."""
