@@ -1,6 +1,6 @@
 """The `Broker` on NATS JetStream: publish and await, deliver and acknowledge, wake and count.
 
-Owns the connection, the reply inbox and the leases of work in hand. Streams are declared in ``streams``, names in
+Owns the connection and the reply inbox. Work in hand is in ``hands``, streams are declared in ``streams``, names in
 ``subjects``, bytes in ``envelope``.
 """
 
@@ -25,6 +25,7 @@ from sie_broker.connection import refusal, translated
 from sie_broker.contract import Delivery, Lane, Parcel, Queue, Reply, Room, Submission, Work
 from sie_broker.deadletter_stream import NatsDeadLetters
 from sie_broker.exhausted import Burial
+from sie_broker.hands import Hands
 from sie_broker.mailbox import Confirmations, Mailbox, is_unanswered
 from sie_broker.parcels import parcels
 from sie_broker.payloads import NatsPayloads
@@ -39,12 +40,6 @@ PUBLISHED_S = 2.0
 """How long JetStream may take to say that it has some work."""
 REPLY_TAKEN_S = 2.0
 """How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
-SETTLED_S = 5.0
-"""How long a worker waits for the server to say that work is settled, where its payload is dropped after it."""
-
-LEASE_KNOWN_S = 60.0
-"""How long a worker goes by the lease it read, before it reads again."""
-SHORTEST_LEASE_S = 1.0
 
 
 class _Refusal(msgspec.Struct):
@@ -62,59 +57,6 @@ class _Receipt(msgspec.Struct):
 _receipts = msgspec.json.Decoder(_Receipt)
 
 
-class NatsDelivery:
-    """A `Delivery` from JetStream. Its lease is renewed by the broker's own timer until a verb ends it."""
-
-    def __init__(self, broker: NatsBroker, message: Msg, work: Work) -> None:
-        self._broker = broker
-        self._message = message
-        self.work = work
-        self.attempt = message.metadata.num_delivered or 1
-        self.sequence = message.metadata.sequence.stream
-        self._checked_in: tuple[Reply, Reply] | None = None
-
-    @property
-    def consumer(self) -> tuple[str, str]:
-        """Stream and consumer that it came from."""
-        return self._message.metadata.stream, self._message.metadata.consumer
-
-    async def reply(self, reply: Reply) -> None:
-        # Stored once, however often it is sent.
-        if self._checked_in is None or self._checked_in[0] is not reply:
-            self._checked_in = reply, await claim.check_in(self._broker.payloads, reply)
-        await self._broker.deliver_reply(self.work.reply_to, self._checked_in[1])
-
-    async def ack(self) -> None:
-        await self._end(b"+ACK")
-
-    async def nak(self, delay: float = 0.0) -> None:
-        options = f' {{"delay": {int(delay * streams.NANO)}}}' if delay else ""
-        await self._settle(f"-NAK{options}".encode())
-
-    async def term(self, reason: str) -> None:
-        await self._end(f"+TERM {reason}".encode())
-
-    async def in_progress(self) -> None:
-        """Renew the lease."""
-        await self._message.in_progress()
-
-    async def _end(self, verb: bytes) -> None:
-        """The last of it: its payload goes too, but only once the server says that the work will not come back."""
-        if (payload := claim.payload_of(self.work)) is None:
-            await self._settle(verb)
-        else:
-            self._broker.in_hand.discard(self)
-            with translated():
-                await self._broker.nc.request(self._message.reply, verb, timeout=SETTLED_S)
-            await self._broker.payloads.drop(payload)
-
-    async def _settle(self, verb: bytes) -> None:
-        self._broker.in_hand.discard(self)
-        with translated():
-            # Published raw: nats-py's nak takes whole seconds and its term no reason.
-            await self._broker.nc.publish(self._message.reply, verb)
-
-
 class NatsBroker:
     """`Broker` over the NATS server at ``url``; ``name`` identifies this process and its inbox.
 
@@ -125,11 +67,9 @@ class NatsBroker:
         self.url = url
         self.name = name
         self._limits = limits or Limits()
-        self.in_hand: set[NatsDelivery] = set()
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
         self._pulls: set[Interrupt] = set()
-        self._delivered = asyncio.Event()
-        self._leases: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._wakes: asyncio.Task[None] | None = None  # kept so that it is not collected while it runs
 
     async def connect(self) -> None:
@@ -154,18 +94,31 @@ class NatsBroker:
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
-        self._leases = asyncio.create_task(self._renew_leases())
+        self.hands = Hands(self.nc, self.payloads, self.deliver_reply)
 
     def _reconnected(self) -> None:
         for interrupt in self._pulls:
             interrupt()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_for_kept())
+
+    async def _look_for_kept(self) -> None:
+        """Replies that came while nobody heard our inbox were kept as results; those who wait get them from there."""
+        for work_id in list(self._waiting):
+            while work_id in self._waiting:
+                try:
+                    reply = await jobs.result(self.jobs, work_id)
+                except QueueUnavailableError:
+                    await asyncio.sleep(0.5)  # a cluster elects its leaders first
+                    continue
+                if reply is not None:
+                    self._hand_out(reply)
+                break
 
     async def close(self) -> None:
         """Leave; work still in hand is given back to others."""
-        if self._leases:
-            self._leases.cancel()
-        with suppress(QueueUnavailableError, nats.errors.Error):
-            await asyncio.gather(*(delivery.nak() for delivery in list(self.in_hand)))
+        await self.hands.close()
+        with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)
         await self.nc.close()
 
@@ -208,10 +161,10 @@ class NatsBroker:
         except ValueError as fault:
             log.warning("dropped a malformed reply on %s: %s", message.subject, fault)
             return
-        waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
-        for future in waiting:
-            future.set_result(reply)
-        if not waiting:
+        taken = self._hand_out(reply)
+        if not message.reply:
+            return  # kept before it was sent
+        if not taken:
             try:
                 await jobs.keep(self.jobs, reply)
             except QueueUnavailableError as error:
@@ -219,26 +172,43 @@ class NatsBroker:
                 return
         self._confirmations.confirm(message.reply)
 
+    def _hand_out(self, reply: Reply) -> bool:
+        """Give the reply to all who wait for it; whether anybody did."""
+        waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
+        for future in waiting:
+            future.set_result(reply)
+        return bool(waiting)
+
     async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
         """Send the reply to an inbox; when its owner does not take it, keep it as the job's result.
 
         For a sink it is kept, and said to be due before: a worker that dies in between computes it again, and one that
         is told that it was kept need not ask whether that was said.
         """
-        if reply_to is not None and subjects.is_sink(reply_to):
-            await self._announce(reply_to, reply)
-        elif reply_to is not None:
+        if reply_to is None or subjects.is_sink(reply_to):
+            if reply_to is not None:
+                await self._announce(reply_to, reply)
+            await jobs.keep(self.jobs, reply)
+        elif not await self._offer(reply_to, reply):
+            await jobs.keep(self.jobs, reply)
+            # Sent once more, unasked: an owner that lost its connection looks for what was kept as soon as it is back,
+            # and one that is back already hears this.
             headers, body = envelope.from_reply(reply)
-            try:
-                if not is_unanswered(await self._mailbox.ask(reply_to, body, headers, REPLY_TAKEN_S)):
-                    return
-            except TimeoutError:
-                pass
-            except nats.errors.BadSubjectError:  # written by somebody else; it will not get better
-                log.warning("%r is no inbox, reply %s is kept", reply_to, reply.id)
-            except nats.errors.Error as error:
-                raise QueueUnavailableError("The broker does not take replies.", retry_after=1.0) from error
-        await jobs.keep(self.jobs, reply)
+            with suppress(nats.errors.Error):
+                await self.nc.publish(reply_to, body, headers=headers)
+
+    async def _offer(self, inbox: str, reply: Reply) -> bool:
+        """Whether the inbox's owner took the reply."""
+        headers, body = envelope.from_reply(reply)
+        try:
+            return not is_unanswered(await self._mailbox.ask(inbox, body, headers, REPLY_TAKEN_S))
+        except TimeoutError:
+            return False
+        except nats.errors.BadSubjectError:  # written by somebody else; it will not get better
+            log.warning("%r is no inbox, reply %s is kept", inbox, reply.id)
+            return False
+        except nats.errors.Error as error:
+            raise QueueUnavailableError("The broker does not take replies.", retry_after=1.0) from error
 
     async def _announce(self, sink: str, reply: Reply) -> None:
         try:
@@ -271,18 +241,18 @@ class NatsBroker:
 
     async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
         stream, consumer = subjects.stream(queue.lane.pool), subjects.consumer(queue)
+        self.hands.pulling(stream, consumer)
         async with aclosing(pull(self.nc, stream, consumer, room, rank, self._pulls)) as messages:
             async for message in messages:
+                if await self.hands.known(message):
+                    continue
                 try:
                     work = envelope.to_work(message.headers or {}, message.data)
                 except ValueError as fault:
                     log.warning("a malformed work event on %s is a dead letter: %s", message.subject, fault)
                     await self._bury_malformed(message)
                     continue
-                delivery = NatsDelivery(self, message, work)
-                self.in_hand.add(delivery)
-                self._delivered.set()
-                yield delivery
+                yield self.hands.take(message, work)
 
     async def _bury_malformed(self, message: Msg) -> None:
         found = message.metadata
@@ -302,29 +272,6 @@ class NatsBroker:
 
     async def bury(self) -> None:
         await Burial(self.nc, self.dead, self.jobs, self.payloads).run()
-
-    async def _renew_leases(self) -> None:
-        """Say "in progress" for all work in hand: a timer of its own, so a long forward cannot cost a lease."""
-        known_until = 0.0
-        while True:
-            await self._delivered.wait()
-            if time.monotonic() >= known_until:
-                ack_wait_s = await self._ack_wait_s()
-                known_until = time.monotonic() + LEASE_KNOWN_S
-            await asyncio.sleep(ack_wait_s / 3)
-            if not self.in_hand:
-                self._delivered.clear()
-            for delivery in list(self.in_hand):
-                with suppress(nats.errors.Error):  # reconnecting; the next round renews
-                    await delivery.in_progress()
-
-    async def _ack_wait_s(self) -> float:
-        """The lease of work in hand, as the config service set it on its consumers; the shortest when unknown."""
-        for delivery in self.in_hand:
-            with suppress(nats.errors.Error, nats.js.errors.Error, TimeoutError):
-                consumer = await self._js.consumer_info(*delivery.consumer)
-                return consumer.config.ack_wait or SHORTEST_LEASE_S
-        return SHORTEST_LEASE_S
 
     def wake(self, lane: Lane) -> None:
         self._wakes = asyncio.create_task(self._wake(lane))

@@ -40,7 +40,9 @@ async def broker(nats_url: str) -> AsyncIterator[NatsBroker]:
 @asynccontextmanager
 async def burying(*brokers: NatsBroker) -> AsyncIterator[None]:
     """Every broker buries, and sweeps ten times a second."""
-    runs = [asyncio.create_task(Burial(each.nc, each.dead, each.jobs, each.payloads, sweep_s=0.1).run()) for each in brokers]
+    runs = [
+        asyncio.create_task(Burial(each.nc, each.dead, each.jobs, each.payloads, sweep_s=0.1).run()) for each in brokers
+    ]
     yield
     for run in runs:
         run.cancel()
@@ -97,9 +99,9 @@ async def test_a_sweep_leaves_alone_what_waits_and_what_is_in_hand(broker: NatsB
     found = {ids[sequence - 1] for sequence in places}
     # What is above work in hand is not sure yet, so it may be fewer; never others.
     assert found <= corpses
-    assert {delivery.work.id for delivery in broker.in_hand} == set(ids) - corpses
+    assert {delivery.work.id for delivery in broker.hands.held.values()} == set(ids) - corpses
     async with burying(broker):
-        for delivery in list(broker.in_hand):
+        for delivery in list(broker.hands.held.values()):
             await delivery.ack()
         assert sorted(await buried(broker, len(corpses))) == sorted(corpses)
 
@@ -171,7 +173,9 @@ async def test_a_work_event_that_cannot_be_read_is_a_dead_letter_and_its_sender_
 
 async def test_a_replay_without_anybody_to_work_on_it_is_refused(broker: NatsBroker) -> None:
     receipt = await broker.submit(work("orphan"))
-    await Burial(broker.nc, broker.dead, broker.jobs, broker.payloads).bury(Place(subjects.stream("default"), receipt.sequence, 5))
+    await Burial(broker.nc, broker.dead, broker.jobs, broker.payloads).bury(
+        Place(subjects.stream("default"), receipt.sequence, 5)
+    )
     await broker.nc.jetstream().delete_consumer(subjects.stream("default"), subjects.consumer(Queue(LANE, MODEL)))
     with pytest.raises(QueueUnavailableError, match=r"org=2Fmodel=2Ev1 any more"):
         await broker.dead.replay("orphan")

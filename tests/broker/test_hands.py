@@ -1,0 +1,134 @@
+"""Work in hand on a real nats-server that forgets: what comes once more is neither lost nor worked on again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+
+import pytest
+
+from sie_broker import jobs, subjects
+from sie_broker.contract import Delivery, Lane, Queue, Reply, Work
+from sie_broker.hands import Pulse
+from sie_broker.nats_broker import NatsBroker
+from tests.conftest import eventually
+from tests.congruence.test_broker import Plenty
+
+LANE = Lane("default", "default", "cpu")
+QUEUE = Queue(LANE, "org/model.v1")
+
+
+def work(work_id: str) -> Work:
+    return Work(id=work_id, op="encode", lane=LANE, model=QUEUE.model, data=b"", time=time.time())
+
+
+@pytest.fixture
+async def broker(nats_url: str) -> AsyncIterator[NatsBroker]:
+    broker = NatsBroker(nats_url, name="test")
+    await broker.connect()
+    await broker.provision([(LANE, QUEUE.model)])
+    yield broker
+    await broker.close()
+
+
+@contextmanager
+def pulling(broker: NatsBroker, taken: list[Delivery]) -> Iterator[None]:
+    """What is delivered is kept in ``taken``."""
+
+    async def pull() -> None:
+        async with aclosing(broker.pull(QUEUE, Plenty(), lambda: 0)) as deliveries:
+            async for delivery in deliveries:
+                taken.append(delivery)  # noqa: PERF401  # as they come
+
+    pulls = asyncio.create_task(pull())
+    yield
+    pulls.cancel()
+
+
+async def forget(broker: NatsBroker) -> None:
+    """Make the server deliver everything as if for the first time."""
+    await broker.nc.jetstream().delete_consumer(subjects.stream(LANE.pool), subjects.consumer(QUEUE))
+    await broker.provision([(LANE, QUEUE.model)])
+
+
+async def emptied(broker: NatsBroker) -> None:
+    """Return when nothing is left in the queue; acknowledgements take a moment."""
+    end = time.monotonic() + 10
+    while await broker.backlog():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+async def test_work_that_comes_again_while_it_is_in_hand_is_one_delivery_with_the_newer_lease(
+    broker: NatsBroker,
+) -> None:
+    taken: list[Delivery] = []
+    await broker.submit(work("first"))
+    with pulling(broker, taken):
+        await eventually(lambda: len(taken) == 1)
+        await forget(broker)
+        await broker.submit(work("second"))  # comes after the first one has come again
+        await eventually(lambda: len(taken) == 2)
+        assert [delivery.work.id for delivery in taken] == ["first", "second"]
+        for delivery in taken:
+            await delivery.ack()
+        await emptied(broker)
+
+
+async def test_work_whose_acknowledgement_was_forgotten_is_acknowledged_again_and_not_delivered(
+    broker: NatsBroker,
+) -> None:
+    taken: list[Delivery] = []
+    await broker.submit(work("first"))
+    with pulling(broker, taken):
+        await eventually(lambda: len(taken) == 1)
+        (place,) = broker.hands.held
+        await broker.hands.settle(place, "nobody.hears", b"+ACK")
+        await forget(broker)
+        await broker.submit(work("second"))
+        await eventually(lambda: len(taken) == 2)
+        assert [delivery.work.id for delivery in taken] == ["first", "second"]
+        await taken[1].ack()
+        await emptied(broker)
+
+
+async def test_what_was_given_back_is_delivered_again(broker: NatsBroker) -> None:
+    taken: list[Delivery] = []
+    await broker.submit(work("first"))
+    with pulling(broker, taken):
+        await eventually(lambda: len(taken) == 1)
+        await taken[0].nak()
+        await eventually(lambda: len(taken) == 2)
+    assert [delivery.attempt for delivery in taken] == [1, 2]
+
+
+async def test_a_reply_that_was_kept_while_its_inbox_heard_nothing_is_found_after_the_reconnection(
+    broker: NatsBroker,
+) -> None:
+    with broker.expect("missed") as (_, coming):
+        await jobs.keep(broker.jobs, Reply(id="missed", data=b"done"))
+        await broker.nc.force_reconnect()
+        async with asyncio.timeout(10):
+            assert (await coming).data == b"done"
+
+
+async def test_a_reply_nobody_confirmed_is_kept_and_sent_once_more(broker: NatsBroker) -> None:
+    deaf = await broker.nc.subscribe(subjects.reply("away", "w"))  # hears, but says nothing
+    await broker.deliver_reply(subjects.reply("away", "w"), Reply(id="w", data=b"done"))
+    first, second = await deaf.next_msg(10), await deaf.next_msg(10)
+    assert first.data == second.data == b"done"
+    assert first.reply and not second.reply
+    assert (await jobs.result(broker.jobs, "w")) == Reply(id="w", data=b"done")
+
+
+def test_a_pulse_that_beats_tells_of_no_standstill_and_a_late_one_of_all_of_it() -> None:
+    pulse = Pulse(0.0)
+    pulse.beat(0.25)
+    assert pulse.stood_still(0.5) == 0.25
+    assert pulse.stood_still(40.25) == 40.0, "the beat itself comes after what waited in the socket"
+    pulse.beat(40.25)
+    assert pulse.stood_still(40.3) == 40.0, "or before it"
+    pulse.beat(40.5)
+    assert pulse.stood_still(40.5) == 0.25
