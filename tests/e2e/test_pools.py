@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -79,20 +80,28 @@ def test_a_pool_brings_up_its_worker_computes_with_it_alone_and_gives_it_back(
     assert encode(platform, "world hello").status_code == 200
 
 
-def test_a_leased_pool_outlives_its_ttl_and_an_ingress_and_goes_with_its_block(
+def test_a_leased_pool_outlives_its_ttl_and_every_other_part_and_goes_with_its_block(
     platform: Platform, client: SIEClient
 ) -> None:
-    with client.pool("team-a", {"cpu": 1}, minimum_worker_count=1, ttl_s=3) as team:
+    with client.pool("team-a", {"cpu": 1}, minimum_worker_count=1, ttl_s=9) as team:
+        wait_until(lambda: pool(client).status.state == "active")
+        (member,) = pool(client).status.assigned_workers
         made = pool(client).status.created_at
-        platform.kill("ingress")
+        for part in ("ingress", "demand", "config", "nats"):
+            wait_until(partial(replaced, platform, part, platform.kill(part)))
         wait_until(lambda: ready(platform))
         result = client.encode(MODEL, "hello world", pool=team.name)
         assert result.dense is not None and result.dense.shape == (32,)
-        wait_until(lambda: pool(client).status.last_renewed > made + 5)
+        wait_until(lambda: pool(client).status.last_renewed > made + 9)
         assert pool(client).status.created_at == made
+        assert working_for(platform) == {member.name: "team-a"}
     assert client.get_pool("team-a") is None
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("sie-pool")]
     wait_until(lambda: set(working_for(platform).values()) <= {"default"})
+
+
+def replaced(platform: Platform, part: str, killed: int) -> bool:
+    return platform.pids().get(part, killed) != killed
 
 
 def ready(platform: Platform) -> bool:

@@ -15,6 +15,8 @@ from sie_sdk import (
     InferenceError,
     InputTooLongError,
     ModelNotFoundError,
+    PoolNotFoundError,
+    PoolsUnsupportedError,
     SIEAsyncClient,
     SIEClient,
     WeightsUnavailableError,
@@ -96,6 +98,16 @@ def test_a_misspelt_model_is_told_the_nearest_name(tiny: str) -> None:
     with SIEClient(tiny) as client, pytest.raises(ModelNotFoundError) as told:
         client.encode("test/tinny", "hello")
     assert "test/tiny" in told.value.details["nearest"]
+
+
+def test_one_process_has_no_pools_and_says_so(tiny: str) -> None:
+    with SIEClient(tiny) as client:
+        assert [pool.spec.name for pool in client.list_pools()] == ["default"]
+        with pytest.raises(PoolsUnsupportedError, match="sie up"):
+            client.create_pool("team-a", {"cpu": 1})
+        with pytest.raises(PoolNotFoundError):
+            client.encode(MODEL, "hello", pool="team-a")
+        assert client.encode(MODEL, "hello", pool="default").dense is not None
 
 
 def test_a_cancelled_call_ends_at_once(tiny: str) -> None:
