@@ -60,7 +60,10 @@ class Load:
         self.met: Counter[str] = Counter()
         """What callers met on their way: statuses, error codes, ``unreachable`` and ``timeout`` (after `HELD_S`)."""
         self.wrong: list[str] = []
-        self._urls = urls
+        self.accepted: set[str] = set()
+        """Ids that a 202 or an answer told of."""
+        self._urls = list(urls)
+        self._avoided: set[str] = set()
         self._callers = callers
         self._headers = HEADERS | (headers or {})
         self._enough = threading.Event()
@@ -78,6 +81,18 @@ class Load:
         self._thread.join(PATIENCE_S + 20)
         self._raise()
         assert not self._thread.is_alive(), f"{len(self.answered)} of {len(self.requests)} answered; met {self.met}"
+
+    def avoid(self, url: str) -> None:
+        """Send nothing new to an ingress; what it has is waited for."""
+        self._avoided.add(url)
+
+    def return_to(self, url: str) -> None:
+        """Send to it again."""
+        self._avoided.discard(url)
+
+    def _turn(self, turn: int) -> str:
+        urls = [url for url in self._urls if url not in self._avoided]
+        return urls[turn % len(urls)]
 
     def _raise(self) -> None:
         if self._failure is not None:
@@ -105,7 +120,7 @@ class Load:
         body = wire.request_body(EncodeRequest([Item(text=request.text)]))
         job: str | None = None
         while True:
-            url = self._urls[turn % len(self._urls)]
+            url = self._turn(turn)
             try:
                 if job is None:
                     headers = self._headers | {"Idempotency-Key": request.key}
@@ -118,6 +133,8 @@ class Load:
                 await asyncio.sleep(0.2)
                 continue
             self.met[reply.headers.get("x-sie-error-code", str(reply.status_code))] += 1
+            if reply.status_code in (200, 202):
+                self.accepted.add(request.id)
             if reply.status_code == 200:
                 return self._take(request, reply.content)
             if reply.status_code == 202:

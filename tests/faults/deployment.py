@@ -98,18 +98,22 @@ class Deployment:
 
     def await_ready(self, name: str) -> None:
         """Return when the process serves."""
-        path = "healthz" if name in SERVERS else "readyz"
-        port = self._ports[f"{name} http"] if name in SERVERS else self._ports[name]
 
         def ready() -> bool:
-            assert self._processes[name].poll() is None, f"{name} ended: {self.log(name)[-2000:]}"
-            if name.startswith("demand"):
-                return "holding demand" in self.log(name)
-            with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"http://127.0.0.1:{port}/{path}", timeout=5).status_code == 200
-            return False
+            assert self.alive(name), f"{name} ended: {self.log(name)[-2000:]}"
+            return self.serves(name)
 
         wait_until(ready, 40)
+
+    def serves(self, name: str) -> bool:
+        """Whether the process is healthy, as a platform would ask it; a demand holder when it leads."""
+        if name.startswith("demand"):
+            return "holding demand" in self.log(name)
+        path = "healthz" if name in SERVERS else "readyz"
+        port = self._ports[f"{name} http"] if name in SERVERS else self._ports[name]
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"http://127.0.0.1:{port}/{path}", timeout=5).status_code == 200
+        return False
 
     def kill(self, name: str) -> int:
         """kill -9; returns the id of the process that is no more."""
