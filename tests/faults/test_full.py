@@ -1,4 +1,4 @@
-"""A full queue and a full disk: what is refused is told so, what was accepted is answered, and with room all goes on."""
+"""A full queue and a full disk: what is refused is told so, what was accepted is answered, and with room it goes on."""
 
 from __future__ import annotations
 
