@@ -83,6 +83,8 @@ class Reply(msgspec.Struct, frozen=True):
     """The ``cause`` of its work."""
     dataref: str | None = None
     """Where the data is when it is too large to travel with the reply (``claim``); ``data`` is empty then."""
+    kept: bool = False
+    """Its job has it as its result as well, which owns what ``dataref`` refers to."""
 
 
 class Submission(msgspec.Struct, frozen=True):

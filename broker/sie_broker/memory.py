@@ -302,9 +302,10 @@ class MemoryBroker:
         if reply_to is not None and subjects.is_sink(reply_to):
             self.announce(reply_to, {}, reply.id.encode())
         waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
+        kept = reply_to is None or not waiting
         for future in waiting:
-            future.set_result(reply)
-        if reply_to is None or not waiting:
+            future.set_result(msgspec.structs.replace(reply, kept=kept))
+        if kept:
             await jobs.keep(self.jobs, reply)
 
     def settle(self, sequence: int) -> None:
@@ -328,7 +329,9 @@ class MemoryBroker:
                 await jobs.keep(self.jobs, refusal)
             if (payload := deadletters.queued_payload(letter)) is not None:
                 await self.payloads.drop(payload)
-        self.forget(sequence)
+            self.forget(sequence)
+        else:
+            self.settle(sequence)
 
     async def bury(self) -> None:
         """Work that used up its deliveries becomes a dead letter at once."""

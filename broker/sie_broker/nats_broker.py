@@ -112,7 +112,7 @@ class NatsBroker:
                     await asyncio.sleep(0.5)  # a cluster elects its leaders first
                     continue
                 if reply is not None:
-                    self._hand_out(reply)
+                    self._hand_out(msgspec.structs.replace(reply, kept=True))
                 break
 
     async def close(self) -> None:
@@ -161,10 +161,10 @@ class NatsBroker:
         except ValueError as fault:
             log.warning("dropped a malformed reply on %s: %s", message.subject, fault)
             return
-        taken = self._hand_out(reply)
-        if not message.reply:
-            return  # kept before it was sent
-        if not taken:
+        if not message.reply:  # kept before it was sent
+            self._hand_out(msgspec.structs.replace(reply, kept=True))
+            return
+        if not self._hand_out(reply):
             try:
                 await jobs.keep(self.jobs, reply)
             except QueueUnavailableError as error:

@@ -196,11 +196,12 @@ class Worker:
             return False
 
     async def _settled_elsewhere(self, delivery: Delivery) -> bool:
-        """Whether another worker, to whom the lease had gone, has answered this work meanwhile."""
+        """Whether this work is answered already: another had its lease, or a killed server forgot what it was told."""
         try:
-            return not await self._broker.queued(delivery.work.lane, delivery.sequence)
+            gone = not await self._broker.queued(delivery.work.lane, delivery.sequence)
         except QueueUnavailableError:
             return False
+        return gone or await self._answered(delivery.work)
 
     async def _redeem(self, work: Work) -> Work:
         """The work with its data, however long the broker is away."""

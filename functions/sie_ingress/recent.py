@@ -44,6 +44,8 @@ class RecentReplies:
         """Remember a reply for `RECENT_S`, within `RECENT_BYTES` in all, and own its payload."""
         if (known := self._replies.get(reply.id)) is not None and known.reply is reply:
             return  # two callers waited for it
+        if reply.kept and reply.dataref is not None:
+            return  # a repeat finds it as the result of its job, which owns its payload
         self.forget(reply.id)
         size = claim.size(reply)
         cost = size if reply.dataref is None else size // STORED_WEIGHT

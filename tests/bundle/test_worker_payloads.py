@@ -193,3 +193,14 @@ async def test_a_worker_that_is_stopped_while_it_waits_for_the_broker_acknowledg
     await waiting.wait()
     await worker.drain(0.0)
     assert await broker.queued(LANE, receipt.sequence)
+
+
+async def test_work_that_a_killed_server_delivers_again_after_its_end_keeps_its_answer(ready: Broker) -> None:
+    dataref = await ready.payloads.store("work", "a", bytes(MIB))
+    await ready.payloads.drop(dataref)
+    await jobs.keep(ready.jobs, Reply(id="a", data=b"good"))
+    # Its ack is forgotten, and so is that it was ever delivered: this is its first attempt.
+    await ready.submit(msgspec.structs.replace(work("a"), dataref=dataref))
+    async with working(ready, Measuring()):
+        await backlog_empty(ready)
+    assert (await result(ready, "a")).data == b"good"
