@@ -28,14 +28,20 @@ class Scene:
         self.broker = broker
         self.table = table
         self.pods: dict[Lane, int] = {}
+        self.ahead_s = 0.0
 
-    async def create(self, *, minimum: int = 1, ttl_s: float = 600.0, pinned: tuple[str, ...] = ()) -> None:
-        now = time.time()
-        pool = Pool("team-a", {"cpu": 2}, now, now, ttl_s, minimum=minimum, pinned_models=pinned)
-        await self.table.change("team-a", lambda _: pool)
+    def clock(self) -> float:
+        """The wall clock, or later."""
+        return time.time() + self.ahead_s
+
+    async def create(self, name: str = "team-a", *, minimum: int = 1, pinned: tuple[str, ...] = ()) -> None:
+        """A pool for ten minutes."""
+        now = self.clock()
+        pool = Pool(name, {"cpu": 2}, now, now, 600.0, minimum=minimum, pinned_models=pinned)
+        await self.table.change(name, lambda _: pool)
 
     async def beat(self, worker: str, lane: Lane = HOME, home: str = "default", **more: object) -> None:
-        state = WorkerState(worker, lane, "ready", time.time(), home=home)
+        state = WorkerState(worker, lane, "ready", self.clock(), home=home)
         state = msgspec.structs.replace(state, **more)
         await self.broker.presence.put(worker, msgspec.msgpack.encode(state))
 
@@ -57,7 +63,7 @@ async def assigning(broker: Broker) -> AsyncIterator[Scene]:
     await broker.provision([])
     table = PoolTable(broker.pools)
     scene = Scene(broker, PoolTable(broker.pools))
-    loop = Assigner(broker, table, lambda: scene.pods, look_s=0.02)
+    loop = Assigner(broker, table, lambda: scene.pods, look_s=0.02, clock=scene.clock)
     with running(
         asyncio.create_task(table.follow(loop.look)),
         asyncio.create_task(scene.table.follow()),
@@ -83,8 +89,9 @@ async def test_a_worker_that_was_there_before_the_pool_is_given_to_it(broker: Br
 async def test_workers_go_home_when_the_lease_has_ended(broker: Broker) -> None:
     async with assigning(broker) as scene:
         await scene.beat("w1")
-        await scene.create(ttl_s=0.5)
+        await scene.create()
         await eventually(lambda: scene.told() == {"w1": "team-a"})
+        scene.ahead_s = 600.0
         await scene.beat("w1", TEAM)
         await eventually(lambda: scene.told() == {})
 
@@ -93,15 +100,15 @@ async def test_workers_stay_with_a_pool_whose_lease_has_ended_while_it_asks_for_
     async with assigning(broker) as scene:
         scene.pods[TEAM] = 1
         await scene.beat("w1")
-        await scene.create(minimum=0, ttl_s=0.2)
+        await scene.create(minimum=2)
         await eventually(lambda: scene.told() == {"w1": "team-a"})
-        ended = time.time() + 0.2
-        await eventually(lambda: time.time() > ended)
-        await scene.beat("w1", TEAM)
-        await scene.beat("w2")  # a look after the end
-        assert scene.told() == {"w1": "team-a"}
+        scene.ahead_s = 600.0
+        for name in ("w1", "w2", "w3"):
+            await scene.beat(name)
+        await scene.create("team-b")
+        await eventually(lambda: sorted(scene.told().values()) == ["team-a", "team-b"])
         scene.pods[TEAM] = 0
-        await eventually(lambda: scene.told() == {})
+        await eventually(lambda: [*scene.told().values()] == ["team-b"])
 
 
 async def test_a_pool_that_asks_for_more_gets_more_up_to_its_capacity(broker: Broker) -> None:

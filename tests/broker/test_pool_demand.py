@@ -96,9 +96,10 @@ def work(work_id: str, lane: Lane) -> Work:
 
 async def test_a_pools_minimum_is_held_without_any_request_until_its_lease_ends() -> None:
     async with holding(MemoryBroker()) as (held, pools, holder):
-        await pools.change("team-a", lambda _: pool(minimum=1, now=time.time(), ttl_s=0.5))
+        await pools.change("team-a", lambda _: pool(minimum=1, now=time.time()))
         await eventually(lambda: held.counts == {HOME: 1})
         assert holder.pods[TEAM] == 1
+        await pools.change("team-a", lambda pool: pool and msgspec.structs.replace(pool, last_renewed=1.0))
         await eventually(lambda: held.counts == {HOME: 0})
         assert holder.pods[TEAM] == 0
 
