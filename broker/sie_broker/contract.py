@@ -103,6 +103,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     at: float
     models: tuple[str, ...] = ()
     in_flight: int = 0
+    """Requests in hand."""
     completed: int = 0
     home: str = "default"
     """The pool it was started in; ``lane`` names the one it works for now."""
@@ -115,6 +116,8 @@ class WorkerState(msgspec.Struct, frozen=True):
     """Seconds with work in hand since the start."""
     full_s: float = 0.0
     """Of these, the seconds in which it took no more of some class of work: its hands were full."""
+    bundle_config_hash: str = ""
+    """Of the specs of its lane as it has them: equal where the catalogue is."""
 
 
 class Delivery(Protocol):
@@ -377,6 +380,10 @@ class Broker(Protocol):
         ...
 
     def on_wake(self, woken: Callable[[Lane], None]) -> AbstractAsyncContextManager[None]: ...
+
+    async def beat(self, state: WorkerState) -> None:
+        """Tell everybody how a worker is: in ``presence``, and outside tools as JSON on ``sie.health.<worker>``."""
+        ...
 
     async def bury(self) -> None:
         """Make dead letters of work that used up its deliveries, until cancelled; at least one process does."""

@@ -31,6 +31,7 @@ from sie_broker.contract import (
     Store,
     Submission,
     Work,
+    WorkerState,
 )
 from sie_broker.memory_parcel import MemoryParcel
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
@@ -332,6 +333,10 @@ class MemoryBroker:
             self.forget(sequence)
         else:
             self.settle(sequence)
+
+    async def beat(self, state: WorkerState) -> None:
+        """Nobody outside of this process listens."""
+        await self.presence.put(state.worker, msgspec.msgpack.encode(state))
 
     async def bury(self) -> None:
         """Work that used up its deliveries becomes a dead letter at once."""

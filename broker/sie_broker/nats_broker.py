@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from sie_broker import claim, connection, deadletters, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import refusal, translated
-from sie_broker.contract import Delivery, Lane, Parcel, Queue, Reply, Room, Submission, Work
+from sie_broker.contract import Delivery, Lane, Parcel, Queue, Reply, Room, Submission, Work, WorkerState
 from sie_broker.deadletter_stream import NatsDeadLetters
 from sie_broker.exhausted import Burial
 from sie_broker.hands import Hands
@@ -269,6 +269,11 @@ class NatsBroker:
             await message.term()  # its payload, if it refers to one, is not known to be its own, and expires
         except (QueueUnavailableError, nats.errors.Error) as error:
             log.warning("dead letter %s waits for its next delivery: %s", letter.id, error)
+
+    async def beat(self, state: WorkerState) -> None:
+        await self.presence.put(state.worker, msgspec.msgpack.encode(state))
+        with translated():
+            await self.nc.publish(subjects.health(state.worker), msgspec.json.encode(state))
 
     async def bury(self) -> None:
         await Burial(self.nc, self.dead, self.jobs, self.payloads).run()

@@ -14,6 +14,7 @@ from sie_broker.contract import PRIORITIES, Lane, Queue
 WORK = "sie.work"
 REPLY = "sie.reply"
 WAKE = "sie.wake"
+HEALTH = "sie.health"
 DEAD = "sie.dead"
 SINK = "sie.sink"
 EVENTS = "sie.events"
@@ -110,6 +111,11 @@ def wake(lane: Lane) -> str:
 def lane_of_wake(subject: str) -> Lane:
     """The lane of a wake subject."""
     return _parse_lane(subject.split(".")[2:5])
+
+
+def health(worker: str) -> str:
+    """Where a worker's heartbeats can be heard: ``sie.health.<worker>``."""
+    return f"{HEALTH}.{token(worker)}"
 
 
 def lane_key(lane: Lane) -> str:

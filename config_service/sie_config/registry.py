@@ -7,7 +7,10 @@ Owns lookup (case-insensitive), the lane of a model and the errors of a wrong na
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterable
+
+import msgspec
 
 from sie_broker.contract import Lane
 from sie_config.model_spec import ModelSpec
@@ -24,6 +27,7 @@ class Registry:
 
     def __init__(self, specs: Iterable[ModelSpec] = ()) -> None:
         self.epoch = 0
+        self._hashes: dict[Lane, tuple[int, str]] = {}
         self._specs: dict[str, ModelSpec] = {}
         self.replace(specs)
 
@@ -45,6 +49,19 @@ class Registry:
     def specs(self) -> list[ModelSpec]:
         """All models, by name."""
         return sorted(self._specs.values(), key=lambda spec: spec.id)
+
+    def hash_of(self, lane: Lane) -> str:
+        """16 hex digits that are the same wherever the lane's specs are, in whatever process and order; empty for none.
+
+        Remembered until the next change.
+        """
+        epoch, known = self._hashes.get(lane, (-1, ""))
+        if epoch != self.epoch:
+            specs = [spec for spec in self.specs() if lane_of(spec) == lane]
+            written = msgspec.json.encode(specs, order="deterministic")
+            known = hashlib.blake2b(written, digest_size=8).hexdigest() if specs else ""
+            self._hashes[lane] = (self.epoch, known)
+        return known
 
     def resolve(self, model: str) -> ModelSpec:
         """The spec of ``model``; without its organisation too, when that names one model alone.

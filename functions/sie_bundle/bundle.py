@@ -191,6 +191,7 @@ class Bundle:
             forwards=self.executor.texts_computed,
             busy_s=worker.busy.seconds,
             full_s=worker.full.seconds,
+            bundle_config_hash=self._registry.hash_of(self._home),
         )
 
 

@@ -34,6 +34,7 @@ class Counts(NamedTuple):
     forwards: int = 0
     busy_s: float = 0.0
     full_s: float = 0.0
+    bundle_config_hash: str = ""
 
 
 class Presence:
@@ -86,7 +87,7 @@ class Presence:
         while not cancelled():
             self._changed.clear()
             try:
-                await self._broker.presence.put(self.worker, msgspec.msgpack.encode(self.now()))
+                await self._broker.beat(self.now())
             except QueueUnavailableError as error:
                 log.warning("no heartbeat: %s", error)
             try:

@@ -71,7 +71,7 @@ def app(
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
             Route("/", page, methods=["GET"]),
-            Route("/health", Health(lanes).__call__, methods=["GET"]),
+            Route("/health", Health(lanes, registry).__call__, methods=["GET"]),
             Route("/readyz", readiness.__call__, methods=["GET"]),
             Route("/metrics", metrics.page, methods=["GET"]),
         ],

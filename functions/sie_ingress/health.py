@@ -13,6 +13,8 @@ from starlette.responses import Response
 
 from sie_broker.contract import WorkerState
 from sie_broker.lane_status import LaneStatus
+from sie_broker.pools import service_of
+from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
 
@@ -27,8 +29,9 @@ async def page(request: Request) -> Response:
 class Health:
     """The health route."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, registry: Registry) -> None:
         self._lanes = lanes
+        self._registry = registry
 
     async def __call__(self, request: Request) -> Response:
         workers = self._lanes.workers()
@@ -40,24 +43,26 @@ class Health:
                     "worker_count": len(workers),
                     "models_loaded": len({model for worker in workers for model in worker.models}),
                 },
-                "lanes": [lane_row(status) for status in self._lanes.statuses()],
+                "lanes": [self._lane(status) for status in self._lanes.statuses()],
                 "workers": [row(worker) for worker in workers],
             }
         )
 
-
-def lane_row(status: LaneStatus) -> dict[str, Any]:
-    """One lane; ``rate`` is works a second of one pod, ``measured`` or set."""
-    return {
-        "pool": status.lane.pool,
-        "bundle": status.lane.bundle,
-        "gpu": status.lane.profile,
-        "waiting": status.waiting,
-        "rate": status.rate,
-        "measured": status.measured,
-        "wanted": status.wanted,
-        "live": status.live,
-    }
+    def _lane(self, status: LaneStatus) -> dict[str, Any]:
+        """One lane; ``rate`` is works a second of one pod, ``measured`` or set."""
+        lane = status.lane
+        return {
+            "pool": lane.pool,
+            "bundle": lane.bundle,
+            "gpu": lane.profile,
+            "waiting": status.waiting,
+            "rate": status.rate,
+            "measured": status.measured,
+            "wanted": status.wanted,
+            "live": status.live,
+            # A pool's workers have the specs of the default one.
+            "bundle_config_hash": self._registry.hash_of(lane) or self._registry.hash_of(service_of(lane)),
+        }
 
 
 def row(worker: WorkerState) -> dict[str, Any]:
@@ -74,5 +79,6 @@ def row(worker: WorkerState) -> dict[str, Any]:
         "completed": worker.completed,
         "texts_computed": worker.forwards,
         "memory_used_bytes": worker.memory_bytes,
+        "bundle_config_hash": worker.bundle_config_hash,
         "startup": worker.startup,
     }

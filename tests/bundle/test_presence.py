@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
+from nats.aio.msg import Msg
 
 import sie_bundle.presence
 from sie_broker.contract import Lane, WorkerState
 from sie_broker.memory import MemoryBroker, MemoryBucket
+from sie_broker.nats_broker import NatsBroker
+from sie_broker.workers import Workers
 from sie_bundle.presence import Counts, Presence
 from tests.conftest import eventually
 
@@ -23,14 +28,14 @@ def states(broker: MemoryBroker) -> list[WorkerState]:
 async def test_a_change_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sie_bundle.presence, "BEAT_S", 3600.0)  # so that only a change is told
     broker = MemoryBroker()
-    presence = Presence(broker, LANE, lambda: Counts(("m",), 1, 2, 3, 4.5, 0.5))
+    presence = Presence(broker, LANE, lambda: Counts(("m",), 1, 2, 3, 4.5, 0.5, "c0ffee"))
     beating = asyncio.create_task(presence.beat())
     await eventually(lambda: [state.state for state in states(broker)] == ["starting"])
     presence.became("ready")
     await eventually(lambda: [state.state for state in states(broker)] == ["ready"])
     (state,) = states(broker)
     assert (state.models, state.in_flight, state.completed, state.forwards) == (("m",), 1, 2, 3)
-    assert (state.busy_s, state.full_s) == (4.5, 0.5)
+    assert (state.busy_s, state.full_s, state.bundle_config_hash) == (4.5, 0.5, "c0ffee")
     assert state.memory_bytes > 0
     beating.cancel()
     await presence.goodbye()
@@ -65,3 +70,37 @@ async def test_it_ends_although_the_broker_swallows_the_cancellation() -> None:
     beating.cancel()
     async with asyncio.timeout(5):
         await asyncio.gather(beating, return_exceptions=True)
+
+
+async def test_a_heartbeat_is_in_presence_and_outside_tools_hear_it_as_json(nats_url: str) -> None:
+    broker, heard = NatsBroker(nats_url, name="test"), list[tuple[str, WorkerState]]()
+    await broker.connect()
+    await broker.provision([])
+
+    async def listen(message: Msg) -> None:
+        heard.append((message.subject, msgspec.json.decode(message.data, type=WorkerState)))
+
+    await broker.nc.subscribe("sie.health.*", cb=listen)
+    presence = Presence(broker, LANE, lambda: Counts(("m",), bundle_config_hash="c0ffee"))
+    presence.worker = "host.example-7"
+    beating = asyncio.create_task(presence.beat())
+    await eventually(lambda: bool(heard))
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+    subject, state = heard[0]
+    assert subject == "sie.health.host=2Eexample-7"
+    assert (state.worker, state.models, state.bundle_config_hash) == ("host.example-7", ("m",), "c0ffee")
+    workers = Workers()
+    await workers.read(broker.presence)
+    assert [known.worker for known in workers.all()] == ["host.example-7"]
+    await broker.close()
+
+
+def test_every_field_of_a_heartbeat_is_documented_and_the_example_has_them_all() -> None:
+    documented = (Path(__file__).parents[2] / "docs/heartbeats.md").read_text()
+    (example,) = re.findall(r"```json\n(.*?)```", documented, re.DOTALL)
+    shown = msgspec.json.decode(example)
+    msgspec.json.decode(example, type=WorkerState)
+    for field in msgspec.structs.fields(WorkerState):
+        assert f"| `{field.name}` |" in documented
+        assert field.name in shown
