@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
@@ -28,6 +29,8 @@ class Workers:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._states: dict[str, WorkerState] = {}
+        self._ready: defaultdict[Lane, dict[str, float]] = defaultdict(dict)
+        """When each ready worker of a lane was last heard of: every request asks for its lane."""
 
     async def read(self, presence: Bucket) -> None:
         """Take in everybody who is in the bucket.
@@ -41,26 +44,39 @@ class Workers:
     def heard(self, worker: str, value: bytes | None) -> WorkerState | None:
         """Take in one heartbeat and return it; None: the worker said goodbye, or what it said cannot be read."""
         if value is None:
-            self._states.pop(worker, None)
+            self._forget(worker)
             return None
         try:
             state = _states.decode(value)
         except msgspec.DecodeError as fault:
             log.warning("heartbeat of %s cannot be read: %s", worker, fault)
             return None
+        self._forget(worker)
         self._states[worker] = state
+        if state.state == "ready":
+            self._ready[state.lane][worker] = state.at
         return state
+
+    def _forget(self, worker: str) -> None:
+        if (before := self._states.pop(worker, None)) is not None:
+            self._ready[before.lane].pop(worker, None)
 
     def all(self) -> list[WorkerState]:
         """Everybody, in whatever state."""
         oldest = self._clock() - STALE_S
         for worker in [name for name, state in self._states.items() if state.at < oldest]:
-            del self._states[worker]
+            self._forget(worker)
         return list(self._states.values())
 
     def ready(self, lane: Lane) -> int:
         """How many serve the lane now."""
-        return sum(state.lane == lane and state.state == "ready" for state in self.all())
+        oldest = self._clock() - STALE_S
+        return sum(at >= oldest for at in self._ready[lane].values())
+
+    def live(self, lane: Lane) -> bool:
+        """Whether anybody does."""
+        oldest = self._clock() - STALE_S
+        return any(at >= oldest for at in self._ready[lane].values())
 
     def present(self) -> dict[Lane, int]:
         """How many each lane has that are not leaving."""

@@ -106,7 +106,7 @@ class Lanes:
 
     def live(self, lane: Lane) -> bool:
         """Whether a ready worker serves the lane now."""
-        return self._workers.ready(lane) > 0
+        return self._workers.live(lane)
 
     def statuses(self) -> list[LaneStatus]:
         """How each lane stands, as far as it is known; who is live is our own knowledge, and newer."""
