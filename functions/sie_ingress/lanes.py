@@ -62,6 +62,7 @@ class Lanes:
                 await asyncio.sleep(60)
 
     async def _read(self) -> None:
+        self._workers.all()  # forgets whom nobody has heard of
         try:
             for worker, value in (await self._broker.presence.entries()).items():
                 self.heard(worker, value)
