@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from starlette.requests import Request
 
 from sie_sdk.errors import PayloadTooLargeError
@@ -16,13 +18,18 @@ async def read_body(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
-    chunks, size = [], 0
+    first, size, whole = b"", 0, io.BytesIO()
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if not first:
+            first = chunk
+        elif chunk:
+            if not whole.tell():
+                whole.write(first)
+            whole.write(chunk)
+    return whole.getvalue() or first
 
 
 def _too_large(limit: int) -> PayloadTooLargeError:

@@ -1,15 +1,15 @@
 """``POST /v1/encode|score|extract/{model}``: parse, resolve, check, submit, answer. The first half of a request's way.
 
 Owns the order of these steps and what published clients get instead of a 202. Nothing is computed. The body travels on
-as the bytes that came, so that it is parsed once at each end and copied nowhere. What differs between the three stands
-in ``operations``; requests that come as events take the same way from `Inference.check` on (``event_requests``).
+as the bytes that came, or in parts, so that it is parsed once at each end. What differs between the three stands in
+``operations``; requests that come as events take the same way from `Inference.check` on (``event_requests``).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -61,10 +61,14 @@ class Asked(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A request that can be served: its work, and the parts that it is split into."""
+    """A request that can be served. Of all that was read, only the works hold its data."""
 
     whole: Work
-    split: Sequence[wire.Request]
+    """All but the data."""
+    works: list[Work]
+    """It, or its parts."""
+    sizes: list[int]
+    """Items of each."""
 
 
 class Inference:
@@ -101,11 +105,12 @@ class Inference:
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
         spec = self._registry.resolve(request.path_params["model"])
         media = wire.body_type(headers.get("content-type"))
-        body = await read_body(request, self._settings.max_body_bytes)
         key = headers.get("idempotency-key")
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
         trace = headers.get("traceparent")
-        checked = await self.check(Asked(operation, spec, body, media, terms, own_id, accepted, headers, trace))
+        # In no variable: a large body is not to stay until the answer.
+        body = read_body(request, self._settings.max_body_bytes)
+        checked = await self.check(Asked(operation, spec, await body, media, terms, own_id, accepted, headers, trace))
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
         reads_202 = "x-sie-sdk-version" not in headers
         if not reads_202:
@@ -132,7 +137,7 @@ class Inference:
             op=asked.operation,
             lane=await self._pools.lane(asked.headers, asked.spec),
             model=asked.spec.id,
-            data=asked.body if asked.media == wire.MSGPACK else b"",
+            data=b"",
             time=asked.accepted,
             reply_to=asked.reply_to,
             traceparent=asked.traceparent,
@@ -141,7 +146,16 @@ class Inference:
             tenant=asked.terms.tenant,
             cause=asked.cause,
         )
-        return Checked(whole, split)
+        sizes = [len(part.items) for part in split]
+        if len(split) == 1:
+            data = asked.body if asked.media == wire.MSGPACK else wire.request_body(split[0])
+            return Checked(whole, [msgspec.structs.replace(whole, data=data)], sizes)
+        asked = asked._replace(body=b"")  # makes room for the parts
+        works = [
+            msgspec.structs.replace(whole, id=part_id(whole.id, number), data=wire.request_body(part))
+            for number, part in enumerate(split)
+        ]
+        return Checked(whole, works, sizes)
 
     async def _refuse_cold(self, whole: Work) -> None:
         """Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again."""
@@ -157,14 +171,13 @@ class Inference:
             RateLimitedError, QueueFullError, QueueUnavailableError: not all of it was accepted.
             DeadlineExceededError: its time was over while it was held.
         """
-        whole, split = checked
+        whole, works, sizes = checked
         if whole.deadline is not None:
             left = whole.deadline - whole.time
             holds = Holds(min(holds.warm_s, left), min(holds.cold_s, left), holds.key)
-        sizes = [len(part.items) for part in split]
         try:
-            with self._admission.admit(whole.tenant, len(split), whole.time) as ticket:
-                outcome = await self._submitter.place(_works(whole, split), holds, sizes, whole.id)
+            with self._admission.admit(whole.tenant, len(works), whole.time) as ticket:
+                outcome = await self._submitter.place(works, holds, sizes, whole.id)
                 ticket.becomes = outcome if isinstance(outcome, Job) else None
         except (RateLimitedError, QueueFullError) as refused:
             refused.retry_after = await self._lanes.retry_after(whole.lane)
@@ -172,13 +185,3 @@ class Inference:
         if isinstance(outcome, Job) and whole.deadline is not None and time.time() >= whole.deadline:
             raise DeadlineExceededError("The answer did not come before the request expired.", field="X-SIE-Expires-In")
         return outcome
-
-
-def _works(whole: Work, split: Sequence[wire.Request]) -> list[Work]:
-    """One work for each part; a request that is not split keeps the bytes it came in."""
-    if len(split) == 1:
-        return [whole if whole.data else msgspec.structs.replace(whole, data=wire.request_body(split[0]))]
-    return [
-        msgspec.structs.replace(whole, id=part_id(whole.id, number), data=wire.request_body(part))
-        for number, part in enumerate(split)
-    ]
