@@ -1,8 +1,7 @@
 """Large requests in parts: split before they are queued. Pure.
 
-A part is small enough for one message each way and for several workers to share a request; the caller sees one request
-and one answer. Which parts belong together is the job's record (``sie_broker.jobs``); how their answers become one
-stands in ``sie_broker.merge``.
+A part is small enough for several workers to share a request; the caller sees one request and one answer. Which parts
+belong together is the job's record (``sie_broker.jobs``); how their answers become one stands in ``sie_broker.merge``.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from sie_sdk.outputs import WIRE_DTYPES
 from sie_sdk.types import EncodeRequest, Item, OutputDtype
 
 PART_ITEMS = 256
-"""At most this many items in a part: at 1024 float32 dimensions a reply of 1 MiB, an eighth of a message."""
+"""At most this many items in a part: at 1024 float32 dimensions a reply of 1 MiB, which needs no claim check."""
 PART_BYTES = 1024 * 1024
 """At most this many bytes of text, ids, metadata and vectors in a part, unless a single item has more."""
 REPLY_BYTES = 4 * 1024 * 1024
-"""At most this many bytes of expected reply in a part, half a message; likewise. Only multivectors come near it."""
+"""At most this many bytes of expected reply in a part, likewise. Only multivectors come near it."""
 
 SPARSE_BYTES = 8 * 1024
 """What is expected of a sparse vector: a thousand non-zero places, more than models of 30,000 dimensions have."""

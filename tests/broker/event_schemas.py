@@ -145,6 +145,7 @@ _COMMON: Schema = {
     "source": {"type": "string", "minLength": 1, "format": "uri-reference"},
     "time": _TIME,
 }
+_DATAREF: Schema = {"type": "string", "format": "uri-reference", "pattern": "^nats:"}
 _WORK: Schema = {
     "model": _TEXT,
     "pool": _TEXT,
@@ -155,6 +156,7 @@ _WORK: Schema = {
     "deadline": _TIME,
     "replyto": _TEXT,
     "causationid": _TEXT,
+    "dataref": _DATAREF,
     "traceparent": {"type": "string", "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"},
 }
 # An integer, which binary mode makes a text.
@@ -191,7 +193,7 @@ def _event(kind: str, attributes: Mapping[str, Schema], required: Sequence[str],
         "required": ["specversion", "id", "source", "type", *required],
     }
     if packed:
-        schema["oneOf"] = [{"required": ["data"]}, {"required": ["data_base64"]}]
+        schema["oneOf"] = [{"required": [where]} for where in ("data", "data_base64", "dataref")]
     elif data:
         schema["required"].append("data")
     return schema | ({"$defs": records} if records else {})
@@ -202,7 +204,7 @@ def schemas() -> dict[str, Schema]:
     requests = {"encode": types.EncodeRequest, "score": types.ScoreRequest, "extract": types.ExtractRequest}
     work = [_event(work_type(op), _WORK, ("model",), record, packed=True) for op, record in requests.items()]
     results = (Encoded, Scored, Extracted, Failed)
-    result = {"status": _STATUS, "causationid": _TEXT}
+    result = {"status": _STATUS, "causationid": _TEXT, "dataref": _DATAREF}
     sequence: Schema = {"type": "string", "pattern": "^[0-9]+$"}
     made = [
         *work,

@@ -125,6 +125,16 @@ def test_work_as_the_ingress_sends_it_follows_its_schema_which_lists_all_its_att
     assert event.keys() <= SCHEMAS[event["type"]]["properties"].keys()
 
 
+def test_what_travels_with_a_reference_to_its_data_follows_its_schema_too() -> None:
+    dataref = "nats:sie_payloads/i/0123456789abcdef?bytes=20971520&chunk=524288&crc32=0badcafe"
+    lane = Lane(pool="p", bundle="b", profile="c")
+    work = Work(id="i", op="encode", lane=lane, model="m", data=b"", time=1.5, dataref=dataref)
+    for message in (envelope.from_work(work, "/i"), envelope.from_reply(Reply(id="i", data=b"", dataref=dataref))):
+        event = as_json(from_nats(*message))
+        check(event)
+        assert event["dataref"] == dataref
+
+
 def result_bodies() -> list[bytes]:
     matrix = np.array([[0.5, -1.5]], np.float32)
     dense = DenseOutput(matrix.astype(np.int8), 2, "int8", scale=np.ones(1, np.float32))
