@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping
 
+from sie_broker import clock
 from sie_broker.assignment import Member, assign
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane
@@ -42,7 +42,7 @@ class Assigner:
         pods: Callable[[], Mapping[Lane, int]],
         *,
         look_s: float = LOOK_S,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._broker = broker
         self._table = table

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerInfo
 
-from sie_broker import jobs, subjects
+from sie_broker import clock, jobs, subjects
 from sie_broker.connection import cancelled, translated
 from sie_broker.contract import Bucket, DeadLetters, Payloads
 from sie_broker.deadletter_stream import remove
@@ -109,7 +109,7 @@ class Burial:
             message.data or b"",
             place=place,
             accepted=accepted,
-            now=time.time(),
+            now=clock.now(),
         )
         if await jobs.result(self._jobs, letter.id) is None:
             log.warning("work %s is a dead letter after %d deliveries", letter.id, letter.deliveries)

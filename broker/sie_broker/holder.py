@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from sie_broker import pool_demand
+from sie_broker import clock, pool_demand
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane
 from sie_broker.demand import Demand, Policy, open_sessions, wanted
@@ -140,9 +140,9 @@ class Holder:
         if now < self._settled_at:
             self._count_in(now)
         busy, self._busy = self._busy, set()
-        leased = pool_demand.leased(self._pools, time.time())
+        leased = pool_demand.leased(self._pools, clock.now())
         for lane in self._demands.keys() | (backlog or {}).keys() | busy | leased | self._workers.present().keys():
-            policy, least = pool_demand.terms(lane, self._pools, self._policy, time.time())
+            policy, least = pool_demand.terms(lane, self._pools, self._policy, clock.now())
             before = self._demands.get(lane, Demand())
             waiting = None if backlog is None else backlog.get(lane, 0)
             if waiting is None and lane in busy and not before.pods:
@@ -168,7 +168,7 @@ class Holder:
                     measured=rate.windows > 0,
                     wanted=demand.pods,
                     live=self._workers.ready(lane),
-                    at=time.time(),
+                    at=clock.now(),
                 )
                 if told.at_rest and pool_demand.is_gone(lane, self._pools):
                     await self._board.forget(lane)

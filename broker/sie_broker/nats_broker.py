@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -19,7 +18,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sie_broker import claim, connection, deadletters, envelope, jobs, streams, subjects
+from sie_broker import claim, clock, connection, deadletters, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import refusal, translated
 from sie_broker.contract import Delivery, Lane, Parcel, Queue, Reply, Room, Submission, Work, WorkerState
@@ -36,6 +35,8 @@ from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailabl
 
 log = logging.getLogger("sie.broker")
 
+CLOCK = f"$JS.API.STREAM.INFO.KV_{streams.CONFIG}"
+"""What every process may ask, and the server answers with its time."""
 PUBLISHED_S = 2.0
 """How long JetStream may take to say that it has some work."""
 REPLY_TAKEN_S = 2.0
@@ -79,6 +80,8 @@ class NatsBroker:
             QueueUnavailableError: no server answers.
         """
         self.nc: Client = await connection.connect(self.url, self.name, self._reconnected)
+        await clock.SHARED.ask(self.nc, CLOCK)
+        self._clock = asyncio.create_task(clock.SHARED.follow(self.nc, CLOCK))
         self._js = self.nc.jetstream(timeout=2)
         self.payloads = NatsPayloads(self.nc)
         self.jobs = NatsBucket(self.nc, streams.JOBS)
@@ -117,6 +120,7 @@ class NatsBroker:
 
     async def close(self) -> None:
         """Leave; work still in hand is given back to others."""
+        self._clock.cancel()
         await self.hands.close()
         with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)
@@ -262,7 +266,7 @@ class NatsBroker:
             message.data,
             place=deadletters.Place(found.stream, found.sequence.stream, found.num_delivered or 1),
             accepted=found.timestamp.timestamp(),
-            now=time.time(),
+            now=clock.now(),
         )
         try:
             await self.dead.bury(letter, found.sequence.stream)

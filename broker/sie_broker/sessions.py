@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import httpx
 
+from sie_broker import clock
 from sie_broker.contract import Lane
 
 log = logging.getLogger("sie.broker.sessions")
@@ -125,7 +126,7 @@ class Sessions:
     async def _session(self, url: str, lane: Lane) -> tuple[Ended, str]:
         """Hold one session open until its end; never raises for what the other side does."""
         length = self._session_s * random.uniform(0.8, 1.2)
-        headers = event_headers(lane, time.time() + length)
+        headers = event_headers(lane, clock.now() + length)
         try:
             async with asyncio.timeout(length + OVERDUE_S):
                 status = (await self._client.post(url, headers=headers)).status_code

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -23,7 +22,7 @@ import httpx
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker import binding, claim, envelope, exchange, jobs, merge, subjects
+from sie_broker import binding, claim, clock, envelope, exchange, jobs, merge, subjects
 from sie_broker.allow_list import AllowList, Target
 from sie_broker.contract import Broker, Bucket, DeadLetter, Parcel, Reply
 from sie_broker.room import Room
@@ -191,7 +190,7 @@ class Dispatcher:
 
     async def _send_large(self, parcel: Parcel, job: str, sink: Sink, replies: Sequence[Reply]) -> None:
         if self._large.locked():
-            await parcel.nak(pause_s(min(parcel.attempt, 4), None, time.time()))
+            await parcel.nak(pause_s(min(parcel.attempt, 4), None, clock.now()))
             return
         async with self._large:
             await self._settle(parcel, job, sink.to, await self._event(parcel, job, sink, replies))
@@ -210,7 +209,7 @@ class Dispatcher:
         try:
             await self._deliver(to, event, parcel.attempt)
         except _RefusedError as refused:
-            spent = (refused.tried and parcel.attempt >= TRIES) or time.time() - parcel.at > GIVE_UP_S
+            spent = (refused.tried and parcel.attempt >= TRIES) or clock.now() - parcel.at > GIVE_UP_S
             if refused.pause is not None and not spent:
                 log.info("%s: %s; again in %.1f s", to, refused, refused.pause)
                 await parcel.nak(refused.pause)
@@ -236,7 +235,7 @@ class Dispatcher:
             return [found[part] for part in parts]
         if own in found or (own != part and await jobs.result(self._broker.jobs, own) is not None):
             await parcel.ack()
-        elif time.time() - parcel.at < GIVE_UP_S:
+        elif clock.now() - parcel.at < GIVE_UP_S:
             await parcel.nak(0.2 if parcel.attempt < 5 else 5.0)
         else:
             log.error("the result of job %s was due and is not there", job)
@@ -274,7 +273,7 @@ class Dispatcher:
     async def _post(self, target: Target, event: CloudEvent, attempt: int) -> None:
         host = httpx.URL(target.address).netloc.decode()
         if self._at_host[host] >= PER_HOST:
-            raise _RefusedError("busy", pause_s(min(attempt, 4), None, time.time()), tried=False)
+            raise _RefusedError("busy", pause_s(min(attempt, 4), None, clock.now()), tried=False)
         headers, body = binding.to_http(event)
         self._at_host[host] += 1
         try:
@@ -283,14 +282,14 @@ class Dispatcher:
                 async with self._http.stream("POST", target.address, headers=headers, content=body) as response:
                     status, retry_after = response.status_code, response.headers.get("retry-after")
         except (httpx.HTTPError, TimeoutError, OSError) as error:
-            raise _RefusedError(str(error) or type(error).__name__, pause_s(attempt, None, time.time())) from None
+            raise _RefusedError(str(error) or type(error).__name__, pause_s(attempt, None, clock.now())) from None
         finally:
             self._at_host[host] -= 1
             if not self._at_host[host]:
                 del self._at_host[host]
         match answer_of(status):
             case Answer.AGAIN:
-                raise _RefusedError(f"HTTP {status}", pause_s(attempt, retry_after, time.time()))
+                raise _RefusedError(f"HTTP {status}", pause_s(attempt, retry_after, clock.now()))
             case Answer.NEVER:
                 raise _RefusedError(f"HTTP {status}", None)
 
@@ -307,7 +306,7 @@ class Dispatcher:
             reason="undeliverable",
             subject=parcel.subject,
             headers=headers,
-            at=time.time(),
+            at=clock.now(),
             accepted=parcel.at,
             deliveries=parcel.attempt,
             size=size,

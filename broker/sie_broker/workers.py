@@ -7,12 +7,12 @@ Owns the table and what "live" means. Nobody is believed longer than `STALE_S`, 
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
 
+from sie_broker import clock
 from sie_broker.contract import Bucket, Lane, WorkerState
 
 log = logging.getLogger("sie.broker.workers")
@@ -26,7 +26,7 @@ _states = msgspec.msgpack.Decoder(WorkerState)
 class Workers:
     """Everybody heard of within `STALE_S`. ``clock``: seconds since the epoch."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._states: dict[str, WorkerState] = {}
         self._ready: defaultdict[Lane, dict[str, float]] = defaultdict(dict)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator
 
+from sie_broker import clock
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane
 from sie_broker.pool_table import PoolTable
@@ -29,7 +29,7 @@ class PoolQueues:
     """Keeps the queues of the pools in ``table`` for the models of ``registry``. ``clock``: seconds since the epoch."""
 
     def __init__(
-        self, broker: Broker, registry: Registry, table: PoolTable, clock: Callable[[], float] = time.time
+        self, broker: Broker, registry: Registry, table: PoolTable, clock: Callable[[], float] = clock.now
     ) -> None:
         self._broker = broker
         self._registry = registry

@@ -8,7 +8,6 @@ that a Trigger, ``kn event send`` or curl can drive the bundle directly.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_broker import binding, event_format, exchange
+from sie_broker import binding, clock, event_format, exchange
 from sie_broker.contract import Reply, Work
 from sie_bundle.presence import Presence
 from sie_config.registry import Registry, lane_of
@@ -70,7 +69,7 @@ class Door:
         end = event_format.instant("holduntil", exchange.extension(event, "holduntil")).timestamp()
         gone = asyncio.create_task(_disconnected(request))
         drained = asyncio.create_task(self.draining.wait())
-        await asyncio.wait({gone, drained}, timeout=end - time.time(), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({gone, drained}, timeout=end - clock.now(), return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
         drained.cancel()
         state = self._presence.now()
@@ -91,7 +90,7 @@ class Door:
         if asked.media == wire.JSON:
             body = wire.request_body(wire.PARSERS[asked.operation](body, wire.JSON))
         own_id, headers = event.get_id(), dict[str, str]()
-        work = Work(id=own_id, op=asked.operation, lane=lane_of(spec), model=spec.id, data=body, time=time.time())
+        work = Work(id=own_id, op=asked.operation, lane=lane_of(spec), model=spec.id, data=body, time=clock.now())
         try:
             reply = Reply(id=own_id, data=await self._run(work), cause=own_id)
         except SIEError as error:
@@ -99,7 +98,7 @@ class Door:
             headers = _error_headers(error)
         media = wire.media_type(request.headers.get("accept"), asked.media)
         traceparent = exchange.extension(event, "traceparent") or None
-        result = exchange.result(reply, media, self._source, time.time(), traceparent)
+        result = exchange.result(reply, media, self._source, clock.now(), traceparent)
         return _answered(request, result, exchange.http_status(reply.status), headers)
 
     @property

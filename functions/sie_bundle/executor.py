@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from sie_broker import clock
 from sie_bundle import outputs
 from sie_bundle.batch import Entry, Limits, Slice, form
 from sie_bundle.cost import Fit, reading
@@ -138,7 +139,7 @@ class Executor:
         request = _Request(
             key=id(model),
             lengths=tuple(len(row) for row in rows),
-            deadline=None if deadline is None else now + deadline - time.time(),
+            deadline=None if deadline is None else now + deadline - clock.now(),
             gone=answer.done,  # asked by the device's threads; it only reads a field that the event loop sets
             bulk=bulk,
             queued=now,

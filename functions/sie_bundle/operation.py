@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
+from sie_broker import clock
 from sie_broker.contract import Work
 from sie_bundle.executor import Executor, Forwarded
 from sie_bundle.outputs import Outputs
@@ -75,7 +76,7 @@ class Operation(Generic[Parsed]):
         Raises:
             SIEError: bad input, a model that does not load, an output that is not finite.
         """
-        taken, queued_s = time.monotonic(), max(0.0, time.time() - work.time)
+        taken, queued_s = time.monotonic(), max(0.0, clock.now() - work.time)
         small = len(work.data) <= INLINE_BYTES
         request = self._parse(work.data)
         model = await self._residency.model(self._registry.resolve(work.model))

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from sie_broker import clock
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane, WorkerState
 from sie_sdk.errors import QueueUnavailableError
@@ -75,7 +76,7 @@ class Presence:
             worker=self.worker,
             lane=self._lane,
             state=self.state,
-            at=time.time(),
+            at=clock.now(),
             home=self._home,
             **self._counts()._asdict(),
             memory_bytes=_resident_bytes(),

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 
 import msgspec
 
-from sie_broker import claim, jobs
+from sie_broker import claim, clock, jobs
 from sie_broker.connection import cancelled
 from sie_broker.contract import PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
@@ -182,7 +181,7 @@ class Worker:
         Raises:
             SIEError: what the caller should know.
         """
-        if work.deadline is not None and time.time() > work.deadline:
+        if work.deadline is not None and clock.now() > work.deadline:
             raise DeadlineExceededError("The deadline passed before a worker took the request.")
         if (operation := self._operations.get(work.op)) is None:
             raise InvalidInputError(f"This bundle does not do {work.op!r}.", field="type")

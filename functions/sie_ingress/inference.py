@@ -8,7 +8,6 @@ as the bytes that came, or in parts, so that it is parsed once at each end. What
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sie_broker import clock
 from sie_broker.contract import Reply, Work
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id
@@ -99,7 +99,7 @@ class Inference:
 
     async def serve(self, operation: Operation, request: Request) -> Response:
         """One request of ``operation``, from its body to its answer."""
-        accepted = time.time()
+        accepted = clock.now()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(request, self._settings.request_timeout_s)
@@ -182,6 +182,6 @@ class Inference:
         except (RateLimitedError, QueueFullError) as refused:
             refused.retry_after = await self._lanes.retry_after(whole.lane)
             raise
-        if isinstance(outcome, Job) and whole.deadline is not None and time.time() >= whole.deadline:
+        if isinstance(outcome, Job) and whole.deadline is not None and clock.now() >= whole.deadline:
             raise DeadlineExceededError("The answer did not come before the request expired.", field="X-SIE-Expires-In")
         return outcome

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 import msgspec
 
-from sie_broker import lane_status
+from sie_broker import clock, lane_status
 from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Lane, WorkerState
 from sie_broker.lane_status import BELIEVED_S, LaneStatus
@@ -45,7 +44,7 @@ def expected_s(waiting: int, rate: float, pods: int, cold_s: float) -> float:
 class Lanes:
     """Live workers and statuses by lane. ``default_s``: the cold start assumed until one was measured."""
 
-    def __init__(self, broker: Broker, default_s: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, broker: Broker, default_s: float, clock: Callable[[], float] = clock.now) -> None:
         self._broker = broker
         self._clock = clock
         self._workers = Workers(clock)

@@ -7,7 +7,6 @@ decided by ``sie_broker.assigner``, its queues are the config service's.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -15,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sie_broker import clock
 from sie_broker.contract import Lane, WorkerState
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import DEFAULT, Pool
@@ -54,7 +54,7 @@ class Pools:
         table: PoolTable,
         *,
         assigns: bool = True,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._registry = registry
         self._lanes = lanes

@@ -45,6 +45,7 @@ PROGRAMS = {
     "demand": ("-m", "sie_broker"),
     "bundle": (str(Path(__file__).parent / "noop_bundle.py"),),
 }
+OWN_CLOCK = Path(__file__).parent / "own_clock"
 SERVERS = ("nats-1", "nats-2", "nats-3")
 
 
@@ -127,6 +128,12 @@ class Deployment:
         """Any other signal."""
         self._processes[name].send_signal(number)
 
+    def set_clock(self, name: str, off_s: float) -> None:
+        """Let the clock of a process be off by so many seconds from now on, or from its start."""
+        told = self.folder / f"{name}.clock.new"
+        told.write_text(str(off_s))
+        told.rename(self.folder / f"{name}.clock")
+
     def alive(self, name: str) -> bool:
         """Whether it runs."""
         return self._processes[name].poll() is None
@@ -148,6 +155,9 @@ class Deployment:
         port = self._ports.setdefault(name, free_port())
         self._started[name] = settings
         own = {"PORT": str(port), "NOOP_NAME": name}
+        if (clock := self.folder / f"{name}.clock").exists():
+            path = os.pathsep.join(filter(None, (str(OWN_CLOCK), os.environ.get("PYTHONPATH"))))
+            own |= {"OWN_CLOCK": str(clock), "PYTHONPATH": path}
         program = PROGRAMS[name.split("-")[0]]
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SIE_", "NOOP_"))}
         self._spawn(name, [sys.executable, *program], clean | self._settings | own | settings)
