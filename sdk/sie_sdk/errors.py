@@ -114,7 +114,7 @@ class InputTooLongError(InvalidInputError):
 
 
 class PayloadTooLargeError(InvalidInputError):
-    """The request body is over the limit; it was refused before it was read whole."""
+    """The request body is over the limit, and was refused before it was read whole; or the answer is."""
 
     code = "PAYLOAD_TOO_LARGE"
     status = 413

@@ -294,6 +294,20 @@ def test_json_has_plain_lists_for_arrays() -> None:
     assert body["items"] == [{"id": "a", "dense": {"dims": 2, "dtype": "float32", "values": [0.5, -2.0]}}]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        encoded([[0.5, -2.0], [1.0, 3.0]], ["a", None]),
+        scored([0.5, 2.0], ["a", None], "q"),
+        replies.extract("m", ["a", None], [Extracted(), Extracted()], TIMING, USAGE),
+    ],
+)
+def test_a_large_body_becomes_the_same_json_item_by_item(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = json.loads(replies.to_json(body))
+    monkeypatch.setattr(replies, "LARGE_BYTES", 0)
+    assert json.loads(replies.to_json(body)) == whole
+
+
 def test_a_job_comes_back_as_it_was_written() -> None:
     job = JobStatus("j1", "provisioning", 12.5, "starting a worker")
     assert results.read_job(replies.job_body(job), "application/json") == job
