@@ -49,14 +49,17 @@ class Answers:
         """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON."""
         if reply.status >= 400:
             return refuse(refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
-        head = results.read_head(reply.data)
-        self._metrics.computed(reply.id, head)
         # A GET has no body to take the format from; JSON is what a person with curl can read.
         own = wire.JSON if request.method == "GET" else request.headers.get("content-type")
         media = wire.media_type(request.headers.get("accept"), own)
         body = reply.data if media == wire.MSGPACK else replies.to_json(reply.data)
-        headers = {"X-SIE-Worker": reply.worker} | measured(head) | self._revision(head.model)
-        return Response(body, media_type=media, headers=headers)
+        return Response(body, media_type=media, headers=self.computed(reply))
+
+    def computed(self, reply: Reply) -> dict[str, str]:
+        """The headers of a result: who computed it, with what, in what time."""
+        head = results.read_head(reply.data)
+        self._metrics.computed(reply.id, head)
+        return {"X-SIE-Worker": reply.worker} | measured(head) | self._revision(head.model)
 
     def _revision(self, model: str) -> dict[str, str]:
         try:

@@ -11,11 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sie_broker.allow_list import AllowList
 from sie_broker.contract import Broker
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.event_requests import EventRequests
+from sie_ingress.events import Events
 from sie_ingress.express import Express
 from sie_ingress.health import Health, page
 from sie_ingress.held import Held
@@ -52,20 +55,28 @@ class Readiness:
 def app(
     broker: Broker, registry: Registry, lanes: Lanes, pools: Pools, settings: Settings, readiness: Readiness
 ) -> Starlette:
-    """The ASGI application."""
+    """The ASGI application. ``state.event_requests`` of it takes events that come otherwise.
+
+    Raises:
+        ConfigurationError: ``reply_sinks`` or ``reply_subjects`` is wrong.
+    """
     metrics = Metrics()
     answers = Answers(registry, metrics)
     admission = Admission(settings.tenant_in_flight)
     lanes.on_drained(admission.drained)
     submitter = Submitter(broker, lanes, readiness.held, settings.max_reply_bytes)
     inference = Inference(registry, lanes, pools, admission, submitter, answers, settings)
+    allowed = AllowList(settings.reply_sinks, settings.reply_subjects)
+    requests = EventRequests(broker, registry, inference, allowed, settings.max_body_bytes)
+    events = Events(requests, lanes, answers, settings)
     models = Models(registry, lanes)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
-    return Starlette(
+    ingress = Starlette(
         routes=[
             *(Route(f"/v1/{name}/{{model:path}}", partial(inference.serve, name), methods=["POST"]) for name in CHECKS),
+            Route("/v1/events", events.serve, methods=["POST"]),
             Route("/v1/jobs/{job}", jobs.__call__, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
@@ -82,3 +93,5 @@ def app(
             Exception: answer.refuse_unknown,
         },
     )
+    ingress.state.event_requests = requests
+    return ingress

@@ -174,7 +174,7 @@ class Inference:
         whole, works, sizes = checked
         if whole.deadline is not None:
             left = whole.deadline - whole.time
-            holds = Holds(min(holds.warm_s, left), min(holds.cold_s, left), holds.key)
+            holds = holds._replace(warm_s=min(holds.warm_s, left), cold_s=min(holds.cold_s, left))
         try:
             with self._admission.admit(whole.tenant, len(works), whole.time) as ticket:
                 outcome = await self._submitter.place(works, holds, sizes, whole.id)

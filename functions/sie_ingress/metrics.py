@@ -21,7 +21,7 @@ from sie_sdk.results import Head
 from sie_sdk.types import Timing
 
 STAGES = {name: name.removesuffix("_ms") for name in Timing.__struct_fields__}
-OPERATIONS = ("encode", "score", "extract", "jobs", "models", "pools")
+OPERATIONS = ("encode", "score", "extract", "events", "jobs", "models", "pools")
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 REMEMBERED = 4096
 

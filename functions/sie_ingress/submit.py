@@ -52,6 +52,8 @@ class Holds(NamedTuple):
     warm_s: float
     cold_s: float
     key: str | None = None
+    answers: bool = True
+    """Whether its caller can be answered at all: else it becomes a job, even if its answer is there."""
 
 
 class Submitter:
@@ -81,14 +83,16 @@ class Submitter:
         else:
             outcomes = await asyncio.gather(*(self._place(work, holds) for work in works))
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        if len(replies) == len(works):
+        if holds.answers and len(replies) == len(works):
             return await self._whole(job_id, works, replies, sizes, remember=holds.key is not None)
         if isinstance(job := outcomes[0], Job) and len(works) == 1:
             return job
         for work, outcome in zip(works, outcomes, strict=True):
-            if isinstance(outcome, Reply):  # others are still to come, and whoever asks then needs this one too
+            if isinstance(outcome, Reply):  # whoever asks for the job needs this one too
                 await jobs.keep(self._broker.jobs, msgspec.structs.replace(outcome, id=work.id))
                 self._recent.release(work.id)
+        if len(works) == 1:
+            return await self._accept(works[0], jobs.job_of(works[0]).digest)
         return await self._accept(msgspec.structs.replace(works[0], id=job_id), b"", tuple(sizes))
 
     async def _whole(
@@ -152,7 +156,7 @@ class Submitter:
         if not warm:
             self.warm_up(work.lane)
         job = await self._accept(work, digest)
-        return await self._result(work.id, hold_s) or job
+        return job if hold_s <= 0 else await self._result(work.id, hold_s) or job
 
     async def _result(self, job_id: str, hold_s: float) -> Reply | None:
         """The job's result as soon as it is there; None without one by the end of the hold."""

@@ -1,7 +1,8 @@
-"""On what terms a request is served, from its headers: for whom, how urgently, until when. Pure.
+"""On what terms a request is served, from its headers or its event: for whom, how urgently, until when. Pure.
 
-Owns the headers ``X-SIE-Tenant``, ``X-SIE-Priority``, ``X-SIE-Expires-In`` and their limits. What they lead to is
-decided where they are used: ``admission`` counts tenants, queues are kept by priority, workers look at the deadline.
+Owns the headers ``X-SIE-Tenant``, ``X-SIE-Priority``, ``X-SIE-Expires-In``, the attributes ``tenant``, ``priority``,
+``expirytime``, and their limits. What they lead to is decided where they are used: ``admission`` counts tenants, queues
+are kept by priority, workers look at the deadline.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import re
 from collections.abc import Mapping
 
 import msgspec
+from cloudevents.core.v1.event import CloudEvent
 
+from sie_broker import event_format, exchange
 from sie_broker.contract import PRIORITIES
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import DeadlineExceededError, InvalidInputError
 from sie_sdk.types import Priority
 
 _TENANT = re.compile(r"[\x21-\x7e]{1,128}")
@@ -39,29 +42,46 @@ def read_terms(headers: Mapping[str, str], now: float) -> Terms:
         InvalidInputError: a header cannot be read; names it.
     """
     return Terms(
-        tenant=_tenant(headers.get("x-sie-tenant", "")),
-        priority=_priority(headers.get("x-sie-priority")),
+        tenant=_tenant(headers.get("x-sie-tenant", ""), "X-SIE-Tenant"),
+        priority=_priority(headers.get("x-sie-priority", ""), "X-SIE-Priority"),
         deadline=_deadline(headers.get("x-sie-expires-in"), now),
     )
 
 
-def _tenant(name: str) -> str:
+def event_terms(event: CloudEvent, now: float, prefix: str = "") -> Terms:
+    """The terms of an event that came at ``now``; ``prefix`` goes before an attribute's name in errors.
+
+    Raises:
+        InvalidInputError: an attribute cannot be read; names it.
+        DeadlineExceededError: it has expired.
+    """
+    deadline = None
+    if expiry := exchange.extension(event, "expirytime"):
+        deadline = event_format.instant(f"{prefix}expirytime", expiry).timestamp()
+        if deadline <= now:
+            raise DeadlineExceededError("The event has expired.", field=f"{prefix}expirytime")
+    return Terms(
+        tenant=_tenant(exchange.extension(event, "tenant"), f"{prefix}tenant"),
+        priority=_priority(exchange.extension(event, "priority"), f"{prefix}priority"),
+        deadline=deadline,
+    )
+
+
+def _tenant(name: str, field: str) -> str:
     if name and not _TENANT.fullmatch(name):
-        raise InvalidInputError(
-            "X-SIE-Tenant is no name of a tenant.", field="X-SIE-Tenant", limit="128 visible ASCII characters"
-        )
+        raise InvalidInputError(f"{field} is no name of a tenant.", field=field, limit="128 visible ASCII characters")
     return name
 
 
-def _priority(name: str | None) -> Priority | None:
-    if name is None:
+def _priority(name: str, field: str) -> Priority | None:
+    if not name:
         return None
     for priority in PRIORITIES:
         if name.strip().lower() == priority:
             return priority
     raise InvalidInputError(
-        f"X-SIE-Priority: {name[:40]} is not known.",
-        field="X-SIE-Priority",
+        f"{field}: {name[:40]} is not known.",
+        field=field,
         limit=", ".join(PRIORITIES),
         hint=f"Send {' or '.join(PRIORITIES)}, or leave it out.",
     )

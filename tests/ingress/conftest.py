@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import httpx
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from starlette.applications import Starlette
 
 from sie_broker.contract import Broker, Work
 from sie_broker.pool_table import PoolTable
@@ -60,8 +62,15 @@ class Desk:
     """An ingress in this process, its client, and as many workers as a test wants."""
 
     def __init__(
-        self, broker: Broker, client: httpx.AsyncClient, lanes: Lanes, registry: Registry, readiness: Readiness
+        self,
+        broker: Broker,
+        client: httpx.AsyncClient,
+        lanes: Lanes,
+        registry: Registry,
+        readiness: Readiness,
+        ingress: Starlette,
     ) -> None:
+        self.ingress = ingress
         self.readiness = readiness
         self.broker = broker
         self.client = client
@@ -156,9 +165,17 @@ class Desk:
 
 @pytest.fixture
 async def desk(broker: Broker) -> AsyncIterator[Desk]:
+    async with opened(broker) as desk:
+        yield desk
+
+
+@asynccontextmanager
+async def opened(broker: Broker, **changed: Any) -> AsyncIterator[Desk]:
+    """A desk whose ingress has these settings."""
     registry = Registry(SPECS)
     await broker.provision([(lane_of(spec), spec.id) for spec in SPECS])
-    configured, readiness = Settings(max_body_bytes=20_000, request_timeout_s=10, cold_start_s=3.0), Readiness()
+    configured = Settings(**{"max_body_bytes": 20_000, "request_timeout_s": 10, "cold_start_s": 3.0, **changed})
+    readiness = Readiness()
     readiness.ready = True
     lanes = Lanes(broker, configured.cold_start_s)
     following = asyncio.create_task(lanes.follow())
@@ -168,6 +185,8 @@ async def desk(broker: Broker) -> AsyncIterator[Desk]:
     transport = httpx.ASGITransport(ingress, raise_app_exceptions=False)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://ingress"))
-        yield Desk(broker, client, lanes, registry, readiness)
-        following.cancel()
-        following_pools.cancel()
+        try:
+            yield Desk(broker, client, lanes, registry, readiness, ingress)
+        finally:
+            following.cancel()
+            following_pools.cancel()

@@ -1,0 +1,153 @@
+"""A CloudEvent as a request: read, checked and placed, by whatever way it came.
+
+Owns the identity of an event, which is its job's, and where its result goes. Not here: HTTP (``events``), NATS
+(``intake``), and what every request goes through (``inference``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from cloudevents.core.v1.event import CloudEvent
+
+from sie_broker import exchange, sinks, subjects
+from sie_broker.allow_list import AllowList
+from sie_broker.contract import Broker, Reply
+from sie_broker.jobs import Job
+from sie_broker.sinks import Sink
+from sie_config.registry import Registry
+from sie_ingress.inference import Asked, Checked, Inference
+from sie_ingress.submit import Holds
+from sie_ingress.terms import event_terms
+from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, NotFoundError, PayloadTooLargeError, SIEError
+from sie_sdk.wire import MediaType
+
+
+def job_of(event: CloudEvent, tenant: str) -> str:
+    """The job of an event: what makes it the same event sent again, its source and id, each tenant's its own.
+
+    The first 32 hex digits of the SHA-256 of the three with a line feed between them, so that whoever sends events
+    where nobody answers (NATS) can know their jobs. No attribute holds a line feed.
+    """
+    return hashlib.sha256(f"{tenant}\n{event.get_source()}\n{event.get_id()}".encode()).hexdigest()[:32]
+
+
+class Wanted(NamedTuple):
+    """An event that can be served."""
+
+    checked: Checked
+    media: MediaType
+    """The format of its data."""
+    cause: str
+    """The event's id."""
+    sink: Sink | None
+
+    @property
+    def job(self) -> str:
+        """Its job's id."""
+        return self.checked.whole.id
+
+
+class EventRequests:
+    """Checks and places events. ``max_bytes``: the most data of one."""
+
+    def __init__(
+        self, broker: Broker, registry: Registry, inference: Inference, allowed: AllowList, max_bytes: int
+    ) -> None:
+        self._broker = broker
+        self._registry = registry
+        self._inference = inference
+        self._allowed = allowed
+        self._max_bytes = max_bytes
+
+    async def check(self, event: CloudEvent, now: float, prefix: str = "", traceparent: str | None = None) -> Wanted:
+        """Look into an event that came at ``now``; nothing is accepted yet.
+
+        Args:
+            event: it.
+            now: seconds since the epoch.
+            prefix: goes before the names of its attributes in errors: ``ce-``, or ``[3].`` in a batch.
+            traceparent: its request's; the event's own comes first.
+
+        Raises:
+            InvalidInputError, NotFoundError, DeadlineExceededError: it can never succeed as it is; names what is wrong.
+            UnavailableError: its pool is not ready.
+        """
+        asked = exchange.read(event, prefix)
+        terms = event_terms(event, now, prefix)
+        own_id = job_of(event, terms.tenant)
+        to = exchange.extension(event, "replyto")
+        if to:
+            self._allowed.check(to, f"{prefix}replyto")
+        pool = exchange.extension(event, "pool")
+        traceparent = exchange.extension(event, "traceparent") or traceparent
+        try:
+            spec = self._registry.resolve(asked.model)
+            if len(asked.data) > self._max_bytes:
+                raise _too_large(self._max_bytes)
+            checked = await self._inference.check(
+                Asked(
+                    operation=asked.operation,
+                    spec=spec,
+                    body=asked.data,
+                    media=asked.media,
+                    terms=terms,
+                    id=own_id,
+                    accepted=now,
+                    headers={"x-sie-pool": pool},
+                    traceparent=traceparent,
+                    cause=event.get_id(),
+                    reply_to=subjects.sink(own_id) if to else None,
+                )
+            )
+        except SIEError as error:
+            error.field = _in_event(error, prefix)
+            raise
+        sizes = tuple(checked.sizes) if len(checked.sizes) > 1 else ()
+        sink = Sink(to=to, media=asked.media, sizes=sizes, traceparent=traceparent) if to else None
+        return Wanted(checked, asked.media, event.get_id(), sink)
+
+    async def place(self, wanted: Wanted, hold_s: float = 0.0) -> Reply | Job:
+        """Accept an event: when this returns it is not lost. An event that was accepted before is the same job.
+
+        With a sink nothing is held; unless ``hold_s`` is above 0, what is returned is a job.
+
+        Raises:
+            IdempotencyMismatchError: an event of this source and id came before, and asked for something else.
+            RateLimitedError, QueueFullError, QueueUnavailableError: not now; it may be sent again as it is.
+            DeadlineExceededError: it expired while it was held.
+        """
+        if wanted.sink is not None:
+            await sinks.keep(self._broker.sinks, wanted.job, wanted.sink)
+            hold_s = 0.0
+        try:
+            holds = Holds(hold_s, hold_s, wanted.cause, answers=hold_s > 0)
+            return await self._inference.place(wanted.checked, holds)
+        except IdempotencyMismatchError:
+            raise IdempotencyMismatchError(
+                "An event of this source and id came before, and asked for something else.",
+                field="id",
+                hint="Give every event an id of its own; one that is sent again stays as it was.",
+            ) from None
+        except SIEError as error:
+            error.field = _ATTRIBUTES.get(error.field or "", error.field)
+            raise
+
+
+_ATTRIBUTES = {"X-SIE-Tenant": "tenant", "X-SIE-Expires-In": "expirytime", "X-SIE-Pool": "pool"}
+"""What events call what requests have headers for."""
+
+
+def _in_event(error: SIEError, prefix: str) -> str | None:
+    """Where in its event a request is at fault; the data's own paths stay as they are, but in a batch."""
+    if isinstance(error, NotFoundError):
+        return prefix + _ATTRIBUTES.get(error.field or "", error.field or "")
+    in_batch = prefix.startswith("[") and isinstance(error, InvalidInputError) and error.field is not None
+    return f"{prefix}data.{error.field}" if in_batch else error.field
+
+
+def _too_large(limit: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(
+        f"The event's data are over {limit} bytes.", field="data", limit=limit, hint="Send fewer items per event."
+    )

@@ -1,0 +1,140 @@
+"""``POST /v1/events``: CloudEvents of anybody, in binary or structured mode or in a batch, and their answers.
+
+Owns the answers, which keep the delivery contract of a Knative Trigger: 2xx only once the work is durable, 4xx for what
+no retry will mend, 429 and 503 for what one may. What an event is and how it is placed stands in ``event_requests``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+import msgspec
+from cloudevents.core.v1.event import CloudEvent
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sie_broker import binding, exchange
+from sie_broker.contract import Reply
+from sie_broker.jobs import Job
+from sie_ingress import answer
+from sie_ingress.answer import Answers
+from sie_ingress.body import read_body
+from sie_ingress.event_requests import EventRequests, Wanted
+from sie_ingress.lanes import Lanes
+from sie_ingress.settings import Settings
+from sie_sdk import refusals, wire
+from sie_sdk.errors import PayloadTooLargeError, SIEError
+
+MAX_BATCH = 1000
+"""The most events in one batch."""
+_AT_ONCE = 32
+
+
+class Events:
+    """The events route."""
+
+    def __init__(self, requests: EventRequests, lanes: Lanes, answers: Answers, settings: Settings) -> None:
+        self._requests = requests
+        self._lanes = lanes
+        self._answers = answers
+        self._settings = settings
+
+    async def serve(self, request: Request) -> Response:
+        """Accept what came, or refuse it in terms that its sender understands."""
+        try:
+            body = await read_body(request, self._settings.max_body_bytes)
+            events = binding.from_http(request.headers, body)
+            if binding.is_batch(request.headers):
+                return await self._batch(
+                    request,
+                    [
+                        await self._requests.check(event, time.time(), f"[{place}].")
+                        for place, event in enumerate(_few(events))
+                    ],
+                )
+            trace = request.headers.get("traceparent")
+            wanted = await self._requests.check(events[0], time.time(), binding.prefix(request.headers), trace)
+            return await self._one(request, wanted)
+        except SIEError as error:
+            refused = answer.refuse(error)
+            refused.status_code = exchange.http_status(refused.status_code)
+            return refused
+
+    async def _one(self, request: Request, wanted: Wanted) -> Response:
+        held = self._preferred(request)
+        outcome = await self._requests.place(wanted, held or 0.0)
+        if isinstance(outcome, Job):
+            return await self._accepted(request, wanted, held)
+        return self._result(request, wanted, outcome)
+
+    def _preferred(self, request: Request) -> float | None:
+        """How long to hold, for a sender that takes an answer: ``Prefer: wait=N``, or ``reply`` as Knative's do."""
+        limit = self._settings.request_timeout_s
+        preferences = {each.strip().lower() for each in request.headers.get("prefer", "").split(",")}
+        held = answer.prefer_wait(request, limit)
+        return limit if held is None and "reply" in preferences else held
+
+    async def _accepted(self, request: Request, wanted: Wanted, held: float | None) -> Response:
+        """202 ends the exchange, so it has no body that could be taken for an event."""
+        whole = wanted.checked.whole
+        headers = {
+            "Location": f"/v1/jobs/{whole.id}",
+            "Retry-After": str(math.ceil(await self._lanes.retry_after(whole.lane))),
+        }
+        if held is not None and wanted.sink is None:
+            headers["Preference-Applied"] = f"wait={held:g}"
+        return Response(b"", 202, headers)
+
+    def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
+        accept = request.headers.get("accept", "")
+        if reply.status < 400:
+            headers = self._answers.computed(reply)
+        else:
+            error = refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
+            headers = {name: value for name, value in answer.refuse(error).headers.items() if name in _OF_ERRORS}
+        event = exchange.result(
+            msgspec.structs.replace(reply, cause=wanted.cause),
+            wire.media_type(accept, wanted.media),
+            f"/v1/jobs/{wanted.job}",
+            time.time(),
+            wanted.checked.whole.traceparent,
+        )
+        own, body = binding.to_http(event, binding.wants_structured(accept))
+        return Response(body, exchange.http_status(reply.status), headers | own)
+
+    async def _batch(self, request: Request, wanted: list[Wanted]) -> Response:
+        """All of it, or an error: what was accepted before the error is the same job when the batch comes again."""
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def place(place: int, each: Wanted) -> SIEError | None:
+            async with room:
+                try:
+                    await self._requests.place(each)
+                except SIEError as error:
+                    error.field = f"[{place}].{error.field}" if error.field else f"[{place}]"
+                    return error
+            return None
+
+        outcomes = await asyncio.gather(*(place(number, each) for number, each in enumerate(wanted)))
+        failures = [error for error in outcomes if error is not None]
+        if failures:
+            # What may get better comes first: who is told that gives nothing up.
+            raise max(failures, key=lambda error: (error.retry_after is not None, error.retry_after or 0.0))
+        jobs = [{"id": each.job, "location": f"/v1/jobs/{each.job}"} for each in wanted]
+        return Response(msgspec.json.encode({"jobs": jobs}), 202, media_type=wire.JSON)
+
+
+_OF_ERRORS = ("x-sie-error-code", "retry-after")
+
+
+def _few(events: list[CloudEvent]) -> list[CloudEvent]:
+    if len(events) > MAX_BATCH:
+        raise PayloadTooLargeError(
+            f"{len(events)} events are more than one batch may hold.",
+            field="body",
+            limit=MAX_BATCH,
+            hint=f"Send at most {MAX_BATCH} events at once.",
+        )
+    return events
