@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -124,6 +125,21 @@ async def test_a_killed_leader_is_followed_by_another_within_the_lease_and_nothi
             second.process.terminate()
             assert await second.process.wait() == 0
             await eventually(lambda: server.open == 0)
+
+
+@pytest.mark.e2e
+async def test_a_leader_that_was_stopped_and_wakes_up_closes_its_sessions(nats_url: str, server: SessionServer) -> None:
+    async with connected(nats_url) as broker, fleet(broker), copy_of_the_holder(nats_url, server.url) as first:
+        await eventually(lambda: first.says("holding demand") and server.open == SESSIONS, deadline_s=20)
+        async with copy_of_the_holder(nats_url, server.url) as second:
+            await eventually(lambda: second.says("standing by"), deadline_s=20)
+            first.process.send_signal(signal.SIGSTOP)
+            await eventually(lambda: second.says("holding demand"), deadline_s=TTL_S + SLOW_S)
+            await eventually(lambda: server.open == 2 * SESSIONS)
+            first.process.send_signal(signal.SIGCONT)
+            await eventually(lambda: first.says("another took it"), deadline_s=SLOW_S)
+            await eventually(lambda: server.open == SESSIONS)
+            assert not second.says("another took it")
 
 
 @pytest.mark.e2e

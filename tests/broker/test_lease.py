@@ -37,11 +37,14 @@ class Sometimes:
         self.reachable = True
         self.answers = True
         self.wrote_unheard = asyncio.Event()
+        self.found: list[Entry] = []
         self.get, self.put, self.delete, self.entries = bucket.get, bucket.put, bucket.delete, bucket.entries
         self.watch = bucket.watch
 
     async def read(self, key: str) -> Entry:
-        return await self._asked(lambda: self._bucket.read(key))
+        entry = await self._asked(lambda: self._bucket.read(key))
+        self.found.append(entry)
+        return entry
 
     async def replace(self, key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:
         written = await self._asked(lambda: self._bucket.replace(key, value, revision, ttl_s))
@@ -89,8 +92,9 @@ class Candidate:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def candidate(bucket: Bucket, holder: str = "", patience_s: float = 0.0) -> Candidate:
-    return Candidate(Lease(bucket, "demand", holder, ttl_s=TTL_S, renew_s=0.3, margin_s=0.5, patience_s=patience_s))
+def candidate(bucket: Bucket, holder: str = "", patience_s: float = 0.0, renew_s: float = 0.3) -> Candidate:
+    lease = Lease(bucket, "demand", holder, ttl_s=TTL_S, renew_s=renew_s, margin_s=0.5, patience_s=patience_s)
+    return Candidate(lease)
 
 
 async def test_one_of_many_holds_it_and_the_next_has_it_when_that_one_leaves(bucket: Bucket) -> None:
@@ -178,15 +182,19 @@ async def test_a_patient_holder_stops_as_soon_as_it_learns_of_another(bucket: Bu
 
 
 async def test_where_all_were_cut_off_the_patient_holder_goes_before_those_who_stand_by(bucket: Bucket) -> None:
-    cut_off = Sometimes(bucket)
-    first, second = candidate(cut_off, patience_s=60), candidate(cut_off, patience_s=60)
+    cut_off, also = Sometimes(bucket), Sometimes(bucket)
+    first, second = candidate(cut_off, patience_s=60), candidate(also, patience_s=60, renew_s=1.5)
     async with first.leading():
         await eventually(lambda: first.acting)
         async with second.leading():
             await eventually(lambda: second.lease._other is not None)
-            cut_off.reachable = False
-            await eventually(lambda: first.lease.token == 0)
+            cut_off.reachable = also.reachable = False
             await becomes(lambda: bucket.get("demand"), None)
+            await eventually(lambda: second.lease._blind_at is not None)
+            also.found.clear()
+            also.reachable = True
+            await eventually(lambda: bool(also.found))
+            assert also.found[0].value is None, "it was free, and yet"
             cut_off.reachable = True
             await eventually(lambda: first.lease.token > 0)
             assert (first.terms, second.terms) == (1, 0)
