@@ -14,9 +14,12 @@ import msgspec
 
 from sie_broker.contract import Bucket, Lane, Reply, Work
 from sie_broker.subjects import token
+from sie_sdk.errors import QueueUnavailableError
 
 LIFETIME_S = 3600.0
 """How long a job and its result can be asked for."""
+LOOK_AGAIN_S = 5.0
+"""How often a result that is waited for is looked for: what is told while the connection is lost is not told again."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -84,7 +87,9 @@ async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | No
     """The job's result as soon as it is there; None after ``timeout`` seconds without one."""
     if timeout <= 0:
         return await result(bucket, job_id)
-    arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
+    arrived: asyncio.Future[bytes] = loop.create_future()
 
     def on_change(_key: str, value: bytes | None) -> None:
         if value is not None and not arrived.done():
@@ -94,8 +99,12 @@ async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | No
         # Look once after the watch is on: a result kept just before it would never be told.
         if (reply := await result(bucket, job_id)) is not None:
             return reply
-        # What is told is taken as it is: a watch hears of a value before the server has stored it for reading.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                return _replies.decode(await arrived)
+        while (left := end - loop.time()) > 0:
+            await asyncio.wait({arrived}, timeout=min(left, LOOK_AGAIN_S))
+            if arrived.done():
+                # Taken as it is: a watch hears of a value before the server has stored it for reading.
+                return _replies.decode(arrived.result())
+            with contextlib.suppress(QueueUnavailableError):  # it may be back before the end
+                if (reply := await result(bucket, job_id)) is not None:
+                    return reply
     return await result(bucket, job_id)

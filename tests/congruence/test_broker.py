@@ -165,6 +165,25 @@ async def test_work_without_an_inbox_leaves_its_reply_as_the_job_s_result(ready:
     assert await jobs.wait_result(ready.jobs, "cold", 0) == kept
 
 
+async def test_a_result_that_was_not_told_of_is_found_by_looking_again(
+    ready: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def deaf(changed: object, key: str = ">") -> AsyncIterator[None]:
+        watching.set()
+        yield
+
+    watching = asyncio.Event()
+    monkeypatch.setattr(ready.jobs, "watch", deaf)
+    monkeypatch.setattr(jobs, "LOOK_AGAIN_S", 0.05)
+    waiting = asyncio.create_task(jobs.wait_result(ready.jobs, "untold", 60))
+    await watching.wait()
+    kept = Reply(id="untold", data=b"kept")
+    await jobs.keep(ready.jobs, kept)
+    async with asyncio.timeout(10):
+        assert await waiting == kept
+
+
 async def test_waiting_for_a_result_ends_at_its_timeout(ready: Broker) -> None:
     assert await jobs.wait_result(ready.jobs, "never", 0.05) is None
 
