@@ -80,7 +80,7 @@ class Deployment:
     def up(self, *names: str) -> None:
         """Start what every test needs, then ``names``; return when all are ready."""
         for name in self.servers:
-            self._run_server(name)
+            self.launch(name)
         self.start("config")  # waits for its servers, as on a platform that starts everything at once
         self.start("ingress", *names)
 
@@ -90,12 +90,16 @@ class Deployment:
         ``settings`` are theirs alone, and stay theirs when they are started again without any.
         """
         for name in names:
-            if name in SERVERS:
-                self._run_server(name)
-            else:
-                self._run(name, settings or self._started.get(name, {}))
+            self.launch(name, **settings)
         for name in names:
             self.await_ready(name)
+
+    def launch(self, name: str, **settings: str) -> None:
+        """Start a process and do not wait for it."""
+        if name in SERVERS:
+            self._run_server(name)
+        else:
+            self._run(name, settings or self._started.get(name, {}))
 
     def await_ready(self, name: str) -> None:
         """Return when the process serves."""
