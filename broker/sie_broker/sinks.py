@@ -14,7 +14,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from enum import Enum
 
@@ -25,9 +24,9 @@ from cloudevents.core.v1.event import CloudEvent
 from sie_broker import binding, claim, clock, envelope, exchange, jobs, merge, subjects
 from sie_broker.allow_list import AllowList, Target
 from sie_broker.contract import Broker, Bucket, DeadLetter, Parcel, Reply
-from sie_broker.room import Room
+from sie_broker.parcels import work_off
 from sie_broker.subjects import token
-from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError, SIEError
+from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError
 from sie_sdk.refusals import error_body
 from sie_sdk.wire import MediaType
 
@@ -38,8 +37,6 @@ PER_HOST = 16
 """At most so many of them at one host, so that one that hangs keeps the others' room free."""
 ANSWER_S = 20.0
 """How long a sink may take to answer; less than whoever has a result in hand may take over it."""
-DRAIN_S = 3.0
-"""How long what is in hand may take at the end; what is not done then is sent by another, or by the next."""
 TRIES = 12
 GIVE_UP_S = 2400.0
 """A result is given up when it was tried so often or is so old: it is kept for an hour."""
@@ -124,10 +121,8 @@ class Dispatcher:
     def __init__(self, broker: Broker, allowed: AllowList) -> None:
         self._broker = broker
         self._allowed = allowed
-        self._room = Room(IN_HAND)
         self._large = asyncio.Lock()
         self._at_host: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
         # Not by way of a proxy of the environment's choice: a sink was allowed as it is.
         self._http = httpx.AsyncClient(
             verify=allowed.needs_tls,  # its context takes 20 ms and several MB
@@ -139,32 +134,8 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Take what is due, and send it."""
-        try:
-            async with aclosing(self._broker.due(self._room)) as due:
-                async for parcel in due:
-                    # Taken here and not by the task, which may run only after the next look at the room.
-                    self._room.take()
-                    task = asyncio.create_task(self._handle(parcel))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
-        finally:
-            if self._tasks:  # what a sink has taken should also be known to be
-                await asyncio.wait(self._tasks, timeout=DRAIN_S)
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._http.aclose()
-
-    async def _handle(self, parcel: Parcel) -> None:
-        try:
-            await self._send(parcel)
-        except SIEError as error:
-            # The broker is away; it gives the parcel to somebody again.
-            log.warning("%s waits for its next delivery: %s", parcel.subject, error)
-        except Exception:
-            log.exception("%s waits for its next delivery", parcel.subject)
-        finally:
-            self._room.leave()
+        async with self._http:
+            await work_off(self._broker.due, self._send, IN_HAND)
 
     async def _send(self, parcel: Parcel) -> None:
         job = subjects.job_of_sink(parcel.subject)
