@@ -5,6 +5,7 @@ Owns the headers of every answer and the one place where an unknown exception be
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -45,14 +46,17 @@ class Answers:
         self._registry = registry
         self._metrics = metrics
 
-    def from_reply(self, request: Request, reply: Reply) -> Response:
+    async def from_reply(self, request: Request, reply: Reply) -> Response:
         """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON."""
         if reply.status >= 400:
             return refuse(refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
         # A GET has no body to take the format from; JSON is what a person with curl can read.
         own = wire.JSON if request.method == "GET" else request.headers.get("content-type")
         media = wire.media_type(request.headers.get("accept"), own)
-        body = reply.data if media == wire.MSGPACK else replies.to_json(reply.data)
+        body = reply.data
+        if media == wire.JSON:
+            large = len(body) > replies.LARGE_BYTES
+            body = await asyncio.to_thread(replies.to_json, body) if large else replies.to_json(body)
         return Response(body, media_type=media, headers=self.computed(reply))
 
     def computed(self, reply: Reply) -> dict[str, str]:

@@ -120,7 +120,7 @@ class Inference:
             raise DeadlineExceededError("The answer took longer than a request is held.", retry_after=5.0)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
-        return self._answers.from_reply(request, outcome)
+        return await self._answers.from_reply(request, outcome)
 
     async def check(self, asked: Asked) -> Checked:
         """Look into a request; nothing is accepted yet.

@@ -60,4 +60,4 @@ class Jobs:
     ) -> Response:
         self._admission.answered(job_id)
         reply = await whole(self._broker.payloads, job_id, replies, sizes, self._settings.max_reply_bytes)
-        return self._answers.from_reply(request, reply)
+        return await self._answers.from_reply(request, reply)
