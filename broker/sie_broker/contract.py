@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
+from sie_broker.parcel import Parcel
 from sie_sdk.types import Priority
 
 MAX_DELIVERIES = 5
@@ -154,38 +155,6 @@ class Delivery(Protocol):
     async def term(self, reason: str) -> None:
         """Never deliver it again: the input is at fault."""
         ...
-
-
-class Parcel(Protocol):
-    """A message of the two small queues, of results due at sinks and of events that came in, until a verb ends it."""
-
-    @property
-    def subject(self) -> str: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def sequence(self) -> int:
-        """Its place in its queue's stream."""
-        ...
-
-    @property
-    def attempt(self) -> int:
-        """1 the first time it is in hand."""
-        ...
-
-    @property
-    def at(self) -> float:
-        """When it was queued; seconds since the epoch."""
-        ...
-
-    async def ack(self) -> None: ...
-    async def nak(self, delay: float) -> None:
-        """Have it again after ``delay`` seconds, as often as it takes."""
-        ...
-
-    async def term(self, reason: str) -> None: ...
 
 
 Store = Literal["work", "result", "dead"]
@@ -361,6 +330,10 @@ class Broker(Protocol):
 
         ``rank`` 0 to 9: a worker that holds the model pulls with 0 and is served before one that does not.
         """
+        ...
+
+    async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
+        """Bring an answer to where it is awaited (`Work.reply_to`); keep it as the job's result if nobody takes it."""
         ...
 
     def due(self, room: Room) -> AsyncGenerator[Parcel, None]:

@@ -109,7 +109,7 @@ class NatsDeadLetters:
         headers = deadletters.replayed(letter.headers) | {"Nats-Msg-Id": f"replay {sequence}"}
         with translated():
             await self._js.publish(letter.subject, letter.data, headers=headers)
-            if not subjects.is_sink(letter.subject):
+            if subjects.is_work(letter.subject):
                 await self._nc.publish(subjects.wake(subjects.lane_of_work(letter.subject)), b"")
         if queued is not None:
             await queued()
@@ -130,8 +130,8 @@ class NatsDeadLetters:
         return True
 
     async def _check_queue(self, letter: DeadLetter) -> None:
-        """Work without a consumer would wait for nobody until it is too old. For results there always is one."""
-        if subjects.is_sink(letter.subject):
+        """Work without a consumer would wait for nobody until it is too old. For all else there always is one."""
+        if not subjects.is_work(letter.subject):
             return
         with translated():
             try:

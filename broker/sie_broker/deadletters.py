@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from sie_broker import claim, envelope, jobs
+from sie_broker import claim, envelope, jobs, subjects
 from sie_broker.claim import Reference
 from sie_broker.contract import Bucket, DeadLetter, Payloads, Reply, Work
 from sie_sdk.errors import InvalidInputError, NotFoundError, SIEError, WorkExhaustedError
@@ -98,8 +98,8 @@ def event_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def refusal(letter: DeadLetter) -> Reply | None:
-    """What the caller is told; None when there is nobody to be told, or nothing: a result that is kept."""
-    if "ce-id" not in letter.headers or letter.reason == "undeliverable":
+    """What the caller is told; None when it was no work, or nobody is there to be told."""
+    if "ce-id" not in letter.headers or not subjects.is_work(letter.subject):
         return None
     error: SIEError = InvalidInputError(f"This is no work event: {letter.fault}.", hint="docs/events.md has the form.")
     if letter.reason == "exhausted":

@@ -24,7 +24,6 @@ from sie_broker.contract import (
     Delivery,
     Entry,
     Lane,
-    Parcel,
     Queue,
     Reply,
     Room,
@@ -33,7 +32,7 @@ from sie_broker.contract import (
     Work,
     WorkerState,
 )
-from sie_broker.memory_parcel import MemoryParcel
+from sie_broker.parcel import MemoryParcel, Parcel
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 DUPLICATE_WINDOW_S = 120.0

@@ -21,11 +21,12 @@ from nats.aio.msg import Msg
 from sie_broker import claim, clock, connection, deadletters, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import refusal, translated
-from sie_broker.contract import Delivery, Lane, Parcel, Queue, Reply, Room, Submission, Work, WorkerState
+from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work, WorkerState
 from sie_broker.deadletter_stream import NatsDeadLetters
 from sie_broker.exhausted import Burial
 from sie_broker.hands import Hands
 from sie_broker.mailbox import Confirmations, Mailbox, is_unanswered
+from sie_broker.parcel import Parcel
 from sie_broker.parcels import parcels
 from sie_broker.payloads import NatsPayloads
 from sie_broker.provisioning import Provisioner

@@ -15,7 +15,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sie_broker.connection import translated
-from sie_broker.contract import Parcel, Room
+from sie_broker.contract import Room
+from sie_broker.parcel import Parcel
 from sie_broker.pull import Interrupt, pull
 from sie_broker.room import Room as Places
 from sie_broker.streams import NANO

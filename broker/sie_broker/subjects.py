@@ -49,6 +49,11 @@ def work(queue: Queue) -> str:
     return f"{WORK}.{_lane(queue.lane)}.{queue.priority}.{token(queue.model)}"
 
 
+def is_work(subject: str) -> bool:
+    """Whether work waits there."""
+    return subject.startswith(f"{WORK}.")
+
+
 def lane_of_work(subject: str) -> Lane:
     """The lane of a work subject."""
     return _parse_lane(subject.split(".")[2:5])

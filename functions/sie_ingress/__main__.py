@@ -13,6 +13,7 @@ from sie_broker.pool_table import PoolTable
 from sie_config import mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
+from sie_ingress.intake import Intake
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
@@ -30,13 +31,15 @@ async def main() -> None:
     await process.connect(broker)
     registry, lanes, readiness = Registry(), Lanes(broker, setting.cold_start_s), Readiness()
     pools = Pools(registry, lanes, PoolTable(broker.pools))
-    async with process.serving(app(broker, registry, lanes, pools, setting, readiness), setting.host, process.port()):
+    ingress = app(broker, registry, lanes, pools, setting, readiness)
+    async with process.serving(ingress, setting.host, process.port()):
         if not await process.unless(stop, _catalogue(broker, registry)):
             return
         following = [
             asyncio.create_task(mirror.follow(broker.config, registry)),
             asyncio.create_task(lanes.follow()),
             asyncio.create_task(pools.follow()),
+            asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
         ]
         readiness.ready = True
         log.info("accepting requests for %d models", len(registry.specs()))
@@ -44,6 +47,7 @@ async def main() -> None:
         readiness.leave()
     for task in following:
         task.cancel()
+    await asyncio.gather(*following, return_exceptions=True)  # what was taken in is placed, or left to others
     await broker.close()
 
 

@@ -58,7 +58,7 @@ class EventRequests:
         self._broker = broker
         self._registry = registry
         self._inference = inference
-        self._allowed = allowed
+        self.allowed = allowed
         self._max_bytes = max_bytes
 
     async def check(self, event: CloudEvent, now: float, prefix: str = "", traceparent: str | None = None) -> Wanted:
@@ -79,7 +79,7 @@ class EventRequests:
         own_id = job_of(event, terms.tenant)
         to = exchange.extension(event, "replyto")
         if to:
-            self._allowed.check(to, f"{prefix}replyto")
+            self.allowed.check(to, f"{prefix}replyto")
         pool = exchange.extension(event, "pool")
         traceparent = exchange.extension(event, "traceparent") or traceparent
         try:

@@ -52,7 +52,7 @@ class Office:
         own = job if part is None else part_id(job, part)
         data = body(count, 10 * (part or 0)) if status == 200 else b'{"error": {"code": "INVALID_INPUT"}}'
         reply = Reply(id=own, data=data, status=status, worker="w", cause="e 1")
-        await self.broker.deliver_reply(subjects.sink(job), reply)  # type: ignore[attr-defined]  # of both kinds
+        await self.broker.deliver_reply(subjects.sink(job), reply)
 
     async def letters(self) -> list[DeadLetter]:
         return await self.broker.dead.entries()

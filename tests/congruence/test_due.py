@@ -10,7 +10,8 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from sie_broker import jobs, subjects
-from sie_broker.contract import Broker, DeadLetter, Parcel, Reply
+from sie_broker.contract import Broker, DeadLetter, Reply
+from sie_broker.parcel import Parcel
 from tests.congruence.test_broker import LANE, MODEL, Plenty, pulling, take, work
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -106,3 +107,11 @@ def lengths(received: Received | httpx.Response) -> list[float]:
     """What the stand-in for encode says of the texts."""
     body = received.body if isinstance(received, Received) else received.content
     return [item["dense"]["values"][0] for item in json.loads(body)["items"]]
+
+
+async def until_queued(at: Office, count: int = 1) -> None:
+    """Return when so much work waits."""
+    end = time.monotonic() + 10
+    while await at.queued() != count:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)

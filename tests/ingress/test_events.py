@@ -22,7 +22,7 @@ from sie_sdk import results, wire
 from sie_sdk.errors import QueueFullError, QueueUnavailableError, UnavailableError
 from sie_sdk.types import Priority
 from tests.conftest import eventually
-from tests.ingress.any_producer import ROUTE, TRACE, Office, event, lengths, office, packed
+from tests.ingress.any_producer import ROUTE, TRACE, Office, event, lengths, office, packed, until_queued
 from tests.ingress.conftest import MODEL, SPEC
 
 
@@ -39,13 +39,6 @@ async def waiting(at: Office, priority: Priority = "interactive") -> Work:
             await delivery.nak()
             return delivery.work
     raise AssertionError
-
-
-async def until_queued(at: Office, count: int = 1) -> None:
-    end = time.monotonic() + 10
-    while await at.queued() != count:
-        assert time.monotonic() < end
-        await asyncio.sleep(0.005)
 
 
 # -- accepted ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,99 @@
+"""Events that producers put on NATS: taken from their queue, checked, placed, and only then acknowledged.
+
+Owns what becomes of an event here, where nobody waits for an answer: what cannot be served is answered at its sink and
+at its job, what cannot be served now waits. Any number of ingresses share the queue; one that dies leaves its events to
+the others, and an event that was placed twice is one job. What an event is stands in ``event_requests``.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
+
+from cloudevents.core.v1.event import CloudEvent
+
+from sie_broker import binding, exchange, jobs, sinks, subjects
+from sie_broker.contract import Broker, DeadLetter, Reply, Room
+from sie_broker.parcel import Parcel
+from sie_broker.parcels import work_off
+from sie_broker.sinks import Sink
+from sie_ingress.event_requests import EventRequests, job_of
+from sie_sdk import wire
+from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, SIEError, UnavailableError
+from sie_sdk.refusals import error_body
+
+log = logging.getLogger("sie.ingress.intake")
+
+IN_HAND = 64
+LONGEST_PAUSE_S = 30.0
+
+
+class Intake:
+    """Takes events until it is cancelled. ``arrivals(room)``: their queue."""
+
+    def __init__(
+        self, broker: Broker, arrivals: Callable[[Room], AsyncGenerator[Parcel, None]], requests: EventRequests
+    ) -> None:
+        self._broker = broker
+        self._arrivals = arrivals
+        self._requests = requests
+
+    async def run(self) -> None:
+        """Take what arrives, and place it."""
+        await work_off(self._arrivals, self._take, IN_HAND)
+
+    async def _take(self, parcel: Parcel) -> None:
+        try:
+            event = binding.from_nats(parcel.headers, parcel.data)
+        except InvalidInputError as fault:
+            await self._bury(parcel, fault)
+            return
+        try:
+            wanted = await self._requests.check(event, time.time(), binding.prefix(parcel.headers))
+            await self._requests.place(wanted)
+        except UnavailableError as later:
+            asked = later.retry_after or 1.0
+            await parcel.nak(min(LONGEST_PAUSE_S, max(asked, 0.5 * parcel.attempt)) * random.uniform(0.8, 1.2))
+            return
+        except SIEError as error:
+            await self._refuse(event, error)
+            await parcel.term(error.code)
+            return
+        await parcel.ack()
+
+    async def _refuse(self, event: CloudEvent, error: SIEError) -> None:
+        """Let the event's job say why there is no result, and its sink, if it has one that is allowed."""
+        log.info("event %s of %s is refused: %s", event.get_id(), event.get_source(), error)
+        own_id = job_of(event, exchange.extension(event, "tenant"))
+        if isinstance(error, IdempotencyMismatchError) or await jobs.find(self._broker.jobs, own_id) is not None:
+            return  # the job is that of an event which came before, and keeps its result
+        reply = Reply(id=own_id, data=error_body(error), status=error.status, cause=event.get_id())
+        to = exchange.extension(event, "replyto")
+        try:
+            self._requests.allowed.check(to)
+        except InvalidInputError:
+            await self._broker.deliver_reply(None, reply)
+            return
+        trace = exchange.extension(event, "traceparent") or None
+        await sinks.keep(self._broker.sinks, own_id, Sink(to=to, media=wire.JSON, traceparent=trace))
+        await self._broker.deliver_reply(subjects.sink(own_id), reply)
+
+    async def _bury(self, parcel: Parcel, fault: InvalidInputError) -> None:
+        """It is no event, so it has neither job nor sink: an operator may look at it."""
+        log.warning("what came on %s is no event: %s", parcel.subject, fault)
+        letter = DeadLetter(
+            id=f"event-{parcel.sequence}",
+            reason="malformed",
+            subject=parcel.subject,
+            headers=dict(parcel.headers),
+            at=time.time(),
+            accepted=parcel.at,
+            deliveries=parcel.attempt,
+            size=len(parcel.data),
+            fault=fault.message,
+            data=parcel.data,
+        )
+        await self._broker.dead.bury(letter, parcel.sequence)
+        await parcel.term(fault.code)
