@@ -13,8 +13,10 @@ import click
 import msgspec
 
 from sie_broker import process
+from sie_broker.allow_list import AllowList
 from sie_broker.memory import MemoryBroker
 from sie_broker.pool_table import PoolTable
+from sie_broker.sinks import Dispatcher
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings as BundleSettings
 from sie_config import catalog
@@ -46,7 +48,9 @@ async def main(host: str, port: int, models: str) -> None:
     """Start, serve, drain on SIGTERM."""
     warming = Warming()
     stop = process.stop_signal()
-    ingress, bundle_settings = settings.read(IngressSettings), _bundle_settings(models)
+    # Without NATS nobody could listen on a subject.
+    ingress = msgspec.structs.replace(settings.read(IngressSettings), reply_subjects="")
+    bundle_settings = _bundle_settings(models)
     registry = Registry(catalog.select(models))
     broker = MemoryBroker()
     lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
@@ -55,7 +59,10 @@ async def main(host: str, port: int, models: str) -> None:
         Bundle(broker, registry, msgspec.structs.replace(bundle_settings, **msgspec.structs.asdict(lane)))
         for lane in sorted({lane_of(spec) for spec in registry.specs()})
     ]
-    following = asyncio.create_task(lanes.follow())
+    following = [
+        asyncio.create_task(lanes.follow()),
+        asyncio.create_task(Dispatcher(broker, AllowList(ingress.reply_sinks, "")).run()),
+    ]
     pools = Pools(registry, lanes, PoolTable(broker.pools), assigns=False)
     async with process.serving(app(broker, registry, lanes, pools, ingress, readiness), host, port):
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
@@ -64,7 +71,9 @@ async def main(host: str, port: int, models: str) -> None:
         await stop.wait()
         readiness.ready = False
         await asyncio.gather(*(bundle.drain() for bundle in bundles))
-    following.cancel()
+    for task in following:
+        task.cancel()
+    await asyncio.gather(*following, return_exceptions=True)
 
 
 def _bundle_settings(models: str) -> BundleSettings:
