@@ -18,6 +18,8 @@ from sie_sdk.types import Priority
 
 MAX_DELIVERIES = 5
 """How often one work is given to a worker at most."""
+MAX_REQUEUES = 4
+"""How often it is queued anew with all its deliveries before it."""
 
 
 class Lane(msgspec.Struct, frozen=True, order=True):
@@ -150,6 +152,15 @@ class Delivery(Protocol):
 
     async def nak(self, delay: float = 0.0) -> None:
         """Give it back, to be delivered again after ``delay`` seconds; the last time it becomes a dead letter."""
+        ...
+
+    @property
+    def requeues(self) -> int:
+        """How often it was queued anew by `requeue`; then ``attempt`` counts from 1 again."""
+        ...
+
+    async def requeue(self) -> bool:
+        """Queue it anew, with all its deliveries before it: it was given out in vain. False: not again, or no room."""
         ...
 
     async def term(self, reason: str) -> None:

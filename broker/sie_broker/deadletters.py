@@ -20,6 +20,8 @@ from sie_sdk.errors import InvalidInputError, NotFoundError, SIEError, WorkExhau
 from sie_sdk.refusals import error_body
 
 PREFIX = "sie-dead-"
+REQUEUED = "sie-requeued"
+"""The header that counts how often work was queued anew with all its deliveries before it."""
 Reason = Literal["exhausted", "malformed", "undeliverable"]
 
 
@@ -92,6 +94,12 @@ def letter_of(
     )
 
 
+def requeues(headers: Mapping[str, str]) -> int:
+    """How often the work was queued anew."""
+    times = headers.get(REQUEUED, "0")
+    return int(times) if times.isdecimal() else 0
+
+
 def event_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that a work event came with: neither the server's nor ours."""
     return {name: value for name, value in headers.items() if not name.lower().startswith(("nats-", PREFIX))}
@@ -124,7 +132,7 @@ def work_of(letter: DeadLetter) -> Work | None:
 
 def replayed(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of the work that a replay queues."""
-    return {name: value for name, value in headers.items() if name != "ce-deadline"}
+    return {name: value for name, value in headers.items() if name not in ("ce-deadline", REQUEUED)}
 
 
 def _reference(headers: Mapping[str, str]) -> Reference | None:

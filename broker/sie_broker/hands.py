@@ -21,11 +21,11 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sie_broker import claim
+from sie_broker import claim, deadletters
 from sie_broker.connection import translated
-from sie_broker.contract import Payloads, Reply, Work
+from sie_broker.contract import MAX_REQUEUES, Payloads, Reply, Work
 from sie_broker.streams import NANO
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 log = logging.getLogger("sie.broker.hands")
 
@@ -65,6 +65,7 @@ class NatsDelivery:
         self.sequence = self.place.sequence
         self.work = work
         self.attempt = message.metadata.num_delivered or 1
+        self.requeues = deadletters.requeues(message.headers or {})
         self._checked_in: tuple[Reply, Reply] | None = None
 
     async def reply(self, reply: Reply) -> None:
@@ -79,6 +80,19 @@ class NatsDelivery:
     async def nak(self, delay: float = 0.0) -> None:
         options = f' {{"delay": {int(delay * NANO)}}}' if delay else ""
         await self._hands.give_back(self.place, self._message.reply, f"-NAK{options}".encode())
+
+    async def requeue(self) -> bool:
+        if self.requeues >= MAX_REQUEUES:
+            return False
+        # An id of its own, for the duplicate window knows the work's; but the same one if this is tried again.
+        own = {deadletters.REQUEUED: str(self.requeues + 1), "Nats-Msg-Id": f"{self.work.id} {self.sequence}"}
+        headers = deadletters.event_headers(self._message.headers or {}) | own
+        try:
+            await self._hands.publish(self._message.subject, self._message.data, headers)
+        except QueueFullError:
+            return False
+        await self._hands.settle(self.place, self._message.reply, b"+ACK")
+        return True
 
     async def term(self, reason: str) -> None:
         await self._end(f"+TERM {reason}".encode())
@@ -174,6 +188,15 @@ class Hands:
         self.held.pop(where, None)
         with translated():
             await self._nc.publish(reply, verb)
+
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Make a message durable.
+
+        Raises:
+            QueueFullError: no room for it.
+        """
+        with translated():
+            await self._nc.jetstream(timeout=5).publish(subject, data, headers=headers)
 
     async def close(self) -> None:
         """Give everything back."""

@@ -20,7 +20,7 @@ import msgspec
 from sie_broker import claim, deadletters, envelope, jobs, subjects
 from sie_broker.contract import (
     MAX_DELIVERIES,
-    DeadLetter,
+    MAX_REQUEUES,
     Delivery,
     Entry,
     Lane,
@@ -32,11 +32,13 @@ from sie_broker.contract import (
     Work,
     WorkerState,
 )
+from sie_broker.memory_deadletters import MemoryDeadLetters
 from sie_broker.parcel import MemoryParcel, Parcel
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 DUPLICATE_WINDOW_S = 120.0
-DEAD_LETTERS = 1000
+ROUND = 1000
+"""What queueing work anew adds to its attempt, which then counts from one again."""
 
 
 class _Kept(NamedTuple):
@@ -162,7 +164,9 @@ class MemoryDelivery:
         self._queue = queue
         self.sequence = sequence
         self.work = work
-        self.attempt = attempt
+        # A round for each time it was queued anew.
+        self.requeues, self.attempt = divmod(attempt, ROUND)
+        self._attempt = attempt
 
     async def reply(self, reply: Reply) -> None:
         await self._broker.deliver_reply(self.work.reply_to, await claim.check_in(self._broker.payloads, reply))
@@ -174,52 +178,17 @@ class MemoryDelivery:
         if self.attempt >= MAX_DELIVERIES:
             await self._broker.give_up(self.sequence, self.work, self.attempt)
             return
-        back = (self.sequence, self.work, self.attempt + 1)
+        back = (self.sequence, self.work, self._attempt + 1)
         asyncio.get_running_loop().call_later(delay, lambda: self._queue.put(*back, first=True))
+
+    async def requeue(self) -> bool:
+        if self.requeues >= MAX_REQUEUES:
+            return False
+        self._queue.put(self.sequence, self.work, (self.requeues + 1) * ROUND + 1)
+        return True
 
     async def term(self, reason: str) -> None:
         self._broker.settle(self.sequence)
-
-
-class MemoryDeadLetters:
-    """The `DeadLetters` of the in-memory broker, in a dictionary."""
-
-    def __init__(self, broker: MemoryBroker) -> None:
-        self._broker = broker
-        self._letters: dict[str, DeadLetter] = {}
-
-    async def bury(self, letter: DeadLetter, sequence: int) -> None:
-        """The oldest go first."""
-        self._letters[letter.id] = await deadletters.with_payload(self._broker.payloads, letter)
-        while len(self._letters) > DEAD_LETTERS:
-            del self._letters[next(iter(self._letters))]
-
-    async def entries(self) -> list[DeadLetter]:
-        return [msgspec.structs.replace(letter, data=b"") for letter in self._letters.values()]
-
-    async def get(self, letter_id: str) -> DeadLetter:
-        return await deadletters.opened(self._broker.payloads, self._kept(letter_id))
-
-    def _kept(self, letter_id: str) -> DeadLetter:
-        if letter_id not in self._letters:
-            raise deadletters.unknown(letter_id)
-        return self._letters[letter_id]
-
-    async def replay(self, letter_id: str) -> None:
-        letter = self._kept(letter_id)
-        if subjects.is_sink(letter.subject):
-            self._broker.announce(letter.subject, letter.headers, letter.data)
-        elif (work := deadletters.work_of(letter)) is not None:
-            queued = await deadletters.reopen(self._broker.jobs, work)
-            await self._broker.submit_again(work)
-            self._broker.wake(work.lane)
-            await queued()
-        del self._letters[letter_id]
-
-    async def drop(self, letter_id: str) -> None:
-        if (payload := deadletters.kept_payload(self._kept(letter_id))) is not None:
-            await self._broker.payloads.drop(payload)
-        del self._letters[letter_id]
 
 
 class MemoryBroker:

@@ -1,7 +1,7 @@
 """The worker: pull, compute, reply, ack. The second half of a request's way.
 
 Owns the life of work in hand: one task per delivery, reply before ack, a bad input fails alone, drain with a deadline.
-What is computed stands in ``encode``; how work is leased in ``sie_broker``.
+What is computed stands in ``encode``, whose turn it is in ``isolation``; how work is leased in ``sie_broker``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sie_broker import claim, clock, jobs
 from sie_broker.connection import cancelled
 from sie_broker.contract import PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
+from sie_bundle.isolation import Isolation
 from sie_bundle.settings import MAX_REPLY_BYTES
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
@@ -70,6 +71,7 @@ class Worker:
         self._operations = operations
         self._holds = holds
         self._max_reply_bytes = max_reply_bytes
+        self._isolation = Isolation(broker.jobs)
         self._pulls: dict[Queue, asyncio.Task[None]] = {}
         self._in_hand: set[asyncio.Task[None]] = set()
 
@@ -135,6 +137,12 @@ class Worker:
         if delivery.attempt > 1 and await self._answered(delivery.work):
             await delivery.ack()
             return
+        if await self._isolation.spared(delivery):
+            return
+        async with self._isolation.of(delivery):
+            await self._serve(delivery)
+
+    async def _serve(self, delivery: Delivery) -> None:
         reply, settle = await self._compute(delivery)
         if reply is not None:
             await self._reply(delivery, reply)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from sie_broker import claim, jobs
-from sie_broker.contract import MAX_DELIVERIES, Broker, DeadLetter, Reply, Work
+from sie_broker.contract import MAX_DELIVERIES, MAX_REQUEUES, Broker, DeadLetter, Reply, Work
 from sie_sdk.errors import NotFoundError
 from tests.congruence.test_broker import LANE, MODEL, pulling, take, work
 from tests.congruence.test_payloads import eventually_empty
@@ -163,3 +163,23 @@ async def test_large_data_goes_with_a_letter_that_is_dropped(ready: Broker) -> N
     await ready.dead.drop("large")
     await eventually_empty(ready, "work")
     await eventually_empty(ready, "dead")
+
+
+async def test_work_queued_anew_has_all_its_deliveries_before_it_a_few_times(ready: Broker) -> None:
+    sent = work("spared", data=b"x" * 500_000, tenant="acme")
+    await ready.submit(sent)
+    async with pulling(ready) as taken:
+        await (await take(taken)).nak()
+        for times in range(MAX_REQUEUES):
+            delivery = await take(taken)
+            assert (delivery.attempt, delivery.requeues) == (2 if times == 0 else 1, times)
+            assert (delivery.work.id, delivery.work.tenant) == ("spared", "acme")
+            assert await delivery.requeue()
+        last = await take(taken)
+        assert (last.attempt, last.requeues) == (1, MAX_REQUEUES)
+        assert not await last.requeue()
+        assert (await claim.redeem(ready.payloads, last.work)).data == sent.data
+        assert await ready.backlog() == {LANE: 1}
+        await last.ack()
+    await eventually_empty(ready, "work")
+    assert sum((await ready.backlog()).values()) == 0
