@@ -1,18 +1,20 @@
 """A `Bucket` on a JetStream key-value store.
 
-Reads are direct gets from any replica where ``streams`` says so, else from the leader. A watch is a plain subscription
-to the bucket's subjects rather than an ordered consumer: those stay silent for up to 20 s after a server restart, a
-subscription is back with the connection.
+One key is read from any replica where ``streams`` says so, else from the leader; all of them from the leader. A watch
+is a plain subscription to the bucket's subjects rather than an ordered consumer: those stay silent for up to 20 s after
+a server restart, a subscription is back with the connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 from nats.js.api import Header
 from nats.js.kv import KV_MARKER_REASON, KV_OP, KV_PURGE, MSG_ROLLUP_SUBJECT, KeyValue
 
@@ -21,6 +23,9 @@ from sie_broker.contract import Entry
 
 OUTDATED = (10071, 10164)
 """JetStream's error codes for "wrong last sequence": somebody else wrote meanwhile."""
+
+AT_ONCE = 64
+"""How many keys are asked for at a time."""
 
 
 class NatsBucket:
@@ -86,16 +91,28 @@ class NatsBucket:
     async def entries(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         with translated():
-            watcher = await (await self._store()).watchall(ignore_deletes=True)
-            try:
-                async for entry in watcher:
-                    if entry is None:  # the marker after the last stored value
-                        break
-                    if entry.value is not None:
-                        found[entry.key] = entry.value
-            finally:
-                await watcher.stop()  # type: ignore[no-untyped-call]
+            js = self._nc.jetstream(timeout=2)
+            # Key by key from the leader. nats-py reads all keys through a consumer, which the server may put on a
+            # replica that lags: it would say that there is nothing, and who reads a catalogue so would serve none.
+            info = await js.stream_info(f"KV_{self._name}", subjects_filter=f"{self._prefix}>")
+            room = asyncio.Semaphore(AT_ONCE)
+
+            async def last(subject: str) -> None:
+                async with room:
+                    value = await self._last(js, subject)
+                if value is not None:
+                    found[subject.removeprefix(self._prefix)] = value
+
+            await asyncio.gather(*map(last, info.state.subjects or {}))
         return found
+
+    async def _last(self, js: JetStreamContext, subject: str) -> bytes | None:
+        try:
+            message = await js.get_last_msg(f"KV_{self._name}", subject)
+        except nats.js.errors.NotFoundError:
+            return None  # ended since
+        gone = {KV_OP, KV_MARKER_REASON} & (message.headers or {}).keys()
+        return None if gone else message.data or b""
 
     @asynccontextmanager
     async def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AsyncIterator[None]:
