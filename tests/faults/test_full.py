@@ -25,7 +25,7 @@ def test_a_full_queue_refuses_what_it_does_not_accept_and_answers_what_it_does(d
     deployment = deploy(delay_s=0.02, SIE_WORK_MAX_MESSAGES=str(WAITING), SIE_COLD_START_S="1")
     deployment.up()
     load = Load([deployment.url()], 200, 200)
-    wait_until(lambda: load.met["QUEUE_FULL"] >= 150)
+    wait_until(lambda: load.met["QUEUE_FULL"] >= 150 and len(load.accepted) >= WAITING)
     assert len(load.accepted) == WAITING, "accepted is what has a place in the queue"
     deployment.start("bundle-1")
     again = account(deployment, load)
