@@ -132,7 +132,7 @@ def work_of(letter: DeadLetter) -> Work | None:
 
 def replayed(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of the work that a replay queues."""
-    return {name: value for name, value in headers.items() if name not in ("ce-deadline", REQUEUED)}
+    return {name: value for name, value in headers.items() if name not in ("ce-expirytime", REQUEUED)}
 
 
 def _reference(headers: Mapping[str, str]) -> Reference | None:

@@ -49,7 +49,7 @@ def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
     if work.reply_to is not None:
         headers["ce-replyto"] = escape(work.reply_to)
     if work.deadline is not None:
-        headers["ce-deadline"] = _rfc3339(work.deadline)
+        headers["ce-expirytime"] = _rfc3339(work.deadline)
     if work.dataref is not None:
         headers["ce-dataref"] = escape(work.dataref)
     if work.traceparent is not None:
@@ -77,7 +77,7 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
             data=body,
             time=_epoch(headers["ce-time"]),
             reply_to=_optional(headers, "ce-replyto"),
-            deadline=_epoch(headers["ce-deadline"]) if "ce-deadline" in headers else None,
+            deadline=_epoch(headers["ce-expirytime"]) if "ce-expirytime" in headers else None,
             traceparent=_optional(headers, "ce-traceparent"),
             priority=_priority(headers.get("ce-priority", "interactive")),
             tenant=unquote(headers.get("ce-tenant", "")),

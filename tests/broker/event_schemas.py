@@ -146,6 +146,7 @@ _COMMON: Schema = {
     "time": _TIME,
 }
 _DATAREF: Schema = {"type": "string", "format": "uri-reference", "pattern": "^nats:"}
+_TRACE: Schema = {"type": "string", "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"}
 _WORK: Schema = {
     "model": _TEXT,
     "pool": _TEXT,
@@ -153,11 +154,11 @@ _WORK: Schema = {
     "profile": _TEXT,
     "priority": {"enum": list(get_args(Priority))},
     "tenant": {"type": "string"},
-    "deadline": _TIME,
+    "expirytime": _TIME,
     "replyto": _TEXT,
     "causationid": _TEXT,
     "dataref": _DATAREF,
-    "traceparent": {"type": "string", "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"},
+    "traceparent": _TRACE,
 }
 # An integer, which binary mode makes a text.
 _STATUS: Schema = {"type": ["integer", "string"], "minimum": 200, "maximum": 599, "pattern": "^[2-5][0-9]{2}$"}
@@ -204,7 +205,7 @@ def schemas() -> dict[str, Schema]:
     requests = {"encode": types.EncodeRequest, "score": types.ScoreRequest, "extract": types.ExtractRequest}
     work = [_event(work_type(op), _WORK, ("model",), record, packed=True) for op, record in requests.items()]
     results = (Encoded, Scored, Extracted, Failed)
-    result = {"status": _STATUS, "causationid": _TEXT, "dataref": _DATAREF}
+    result = {"status": _STATUS, "causationid": _TEXT, "traceparent": _TRACE, "dataref": _DATAREF}
     sequence: Schema = {"type": "string", "pattern": "^[0-9]+$"}
     made = [
         *work,

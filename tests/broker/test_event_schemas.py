@@ -88,8 +88,8 @@ def test_the_message_on_the_queue_is_read_as_work_of_its_subject() -> None:
     check(as_json(from_nats(headers, body)))
 
 
-async def test_the_curl_example_is_answered_with_a_result() -> None:
-    (command,) = re.findall(r"(?ms)^(curl .*?)^```", PAGE)
+async def test_the_curl_example_of_a_bundle_is_answered_with_a_result() -> None:
+    (command,) = re.findall(r"(?ms)^(curl \S+:9000/ .*?)^```", PAGE)
     headers = dict(header.split(": ", 1) for header in re.findall(r"-H '(.*?)'", command))
     (body,) = re.findall(r"-d '(.*?)'", command)
     check(as_json(*from_http(headers, body.encode())))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -115,3 +117,20 @@ async def until_queued(at: Office, count: int = 1) -> None:
     while await at.queued() != count:
         assert time.monotonic() < end
         await asyncio.sleep(0.005)
+
+
+def examples(beginning: str) -> list[str]:
+    """The commands of docs/events.md that begin like this, with a model of ours."""
+    page = (Path(__file__).parent.parent.parent / "docs" / "events.md").read_text()
+    found = re.findall(rf"(?ms)^```\n({re.escape(beginning)}.*?)^```", page)
+    return [re.sub(r"(sentence-transformers/)?all-MiniLM-L6-v2", MODEL, command) for command in found]
+
+
+async def shell(command: str) -> str:
+    """What it prints."""
+    run = await asyncio.create_subprocess_exec(
+        "bash", "-c", command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    printed, _ = await run.communicate()
+    assert run.returncode == 0
+    return printed.decode()

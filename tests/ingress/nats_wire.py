@@ -28,6 +28,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._subscriptions = 0
 
     async def publish(
         self, subject: str, body: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
@@ -43,11 +44,12 @@ class Wire:
 
     async def subscribe(self, subject: str) -> None:
         """One SUB; what is published after this has returned is delivered."""
-        await self._write(f"SUB {subject} 1\r\nPING\r\n".encode())
+        self._subscriptions += 1
+        await self._write(f"SUB {subject} {self._subscriptions}\r\nPING\r\n".encode())
         assert await self._line() == "PONG"
 
     async def next_message(self) -> Message:
-        """The next message of the subscription."""
+        """The next message of any subscription."""
         async with asyncio.timeout(15):
             while True:
                 verb, *rest = (await self._line()).split(" ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -22,7 +23,7 @@ from sie_sdk import results, wire
 from sie_sdk.errors import QueueFullError
 from sie_sdk.types import EncodeRequest, Item
 from tests.conftest import eventually
-from tests.ingress.any_producer import TRACE, Office, binary, event, lengths, office, until_queued
+from tests.ingress.any_producer import TRACE, Office, binary, event, examples, lengths, office, until_queued
 from tests.ingress.nats_wire import Wire, connected
 
 SUBJECT = "sie.events.encode"
@@ -275,3 +276,21 @@ async def test_an_event_whose_ingress_dies_before_it_acknowledges_comes_to_anoth
             await until_settled(broker)
             await eventually(lambda: bool(at.sink.accepted))
     assert len(at.desk.computed) == 1
+
+
+async def test_the_nats_commands_of_the_page_do_what_it_says(at: Office, broker: NatsBroker, producer: Wire) -> None:
+    """The command line of NATS is read as it reads it; what it would send goes over the socket."""
+    published, requested = [
+        shlex.split(each.replace("\\\n", " ")) for each in [*examples("nats pub"), *examples("nats request")]
+    ]
+    async with at.desk.worker():
+        await producer.subscribe("_INBOX.me")
+        _, _, subject, *options, body = published
+        assert set(options[::2]) == {"-H"}
+        await producer.publish(subject, body.encode(), dict(option.split(":", 1) for option in options[1::2]))
+        answer = binding.from_nats(*(await producer.next_message())[1:])
+        assert answer.get_attributes()["causationid"] == "5"
+        _, _, subject, body = requested
+        receipt = await producer.request(subject, body.encode())
+        assert receipt.json() == {"stream": EVENTS, "seq": 2}
+        assert lengths(await result(at, b"\n/me\n6")) == [5]
