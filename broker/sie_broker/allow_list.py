@@ -71,7 +71,12 @@ class AllowList:
             raise _refused(field, f"{field} names no subject: {subject[:80]!r}.", "a subject without wildcards")
         # Ours and the server's own are nobody's to write to, whatever the list says.
         if subject.startswith("$") or subject.partition(".")[0] == "sie" or not _begins(subject, self._subjects, "."):
-            raise _refused(field, f"Results are not sent to subject {subject[:80]}.", ", ".join(self._subjects))
+            raise _refused(
+                field,
+                f"Results are not sent to subject {subject[:80]}.",
+                "SIE_REPLY_SUBJECTS",  # not its value: callers need not know what else is there
+                "Name an inbox, or leave it out and read the job.",
+            )
         return Target("nats", subject)
 
     def _checked_url(self, sink: str, field: str) -> Target:
@@ -90,7 +95,7 @@ class AllowList:
         raise _refused(
             field,
             f"Results are not sent to {sink[:200]}.",
-            ", ".join(f"{each.scheme}://{each.host}:{each.port}{each.path}" for each in self._urls) or "none",
+            "SIE_REPLY_SINKS",
             "Ask the operator to add it to SIE_REPLY_SINKS, or leave it out and read the job.",
         )
 

@@ -29,6 +29,7 @@ from sie_broker.parcels import work_off
 from sie_broker.subjects import token
 from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError
 from sie_sdk.refusals import error_body
+from sie_sdk.version import __version__
 from sie_sdk.wire import MediaType
 
 log = logging.getLogger("sie.broker.sinks")
@@ -129,6 +130,7 @@ class Dispatcher:
             verify=allowed.needs_tls,  # its context takes 20 ms and several MB
             follow_redirects=False,
             trust_env=False,
+            headers={"User-Agent": f"sie-knative/{__version__}"},
             timeout=ANSWER_S,
             limits=httpx.Limits(max_connections=IN_HAND),
         )

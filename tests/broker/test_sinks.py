@@ -15,7 +15,7 @@ import nats
 import numpy as np
 import pytest
 
-from sie_broker import jobs, sinks, subjects
+from sie_broker import claim, jobs, sinks, subjects
 from sie_broker.allow_list import AllowList
 from sie_broker.contract import Broker, DeadLetter, Reply
 from sie_broker.merge import part_id
@@ -121,6 +121,18 @@ async def test_who_asked_in_msgpack_is_answered_in_msgpack(office: Office) -> No
     (received,) = office.server.received
     (item,) = results.read_encode(received.body)
     assert item.dense is not None and item.dense.tolist() == [0.0]
+
+
+async def test_a_result_that_was_too_large_for_a_message_arrives_whole(office: Office) -> None:
+    await office.record("j", media=wire.MSGPACK)
+    large = body(400_000, 0)
+    reply = await claim.check_in(office.broker.payloads, Reply(id="j", data=large, worker="w"))
+    assert reply.dataref is not None
+    await office.broker.deliver_reply(subjects.sink("j"), reply)
+    async with dispatching(office):
+        await eventually(lambda: bool(office.server.accepted))
+    (received,) = office.server.received
+    assert received.body == large
 
 
 async def test_an_error_arrives_as_an_event_that_says_so(office: Office) -> None:
