@@ -146,8 +146,9 @@ class Submitter:
                 if not coming.done():  # a reply from here on is kept as the job's result
                     return job
                 reply = coming.result()
-            if coming.done() and (remember or reply.dataref is not None):
-                self._recent.put(digest, coming.result())
+            # Not an error that may pass: whoever asks again wants to know whether it has.
+            if reply.status < 500 and (remember or reply.dataref is not None):
+                self._recent.put(digest, reply)
         return reply
 
     async def _queue(self, work: Work, digest: bytes, hold_s: float, warm: bool) -> Reply | Job:
@@ -172,7 +173,9 @@ class Submitter:
     async def _follow(self, work: Work, digest: bytes, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
         """The same id was accepted a moment ago: from this ingress, whose inbox we share, or from another."""
         while True:
-            kept = asyncio.create_task(jobs.wait_result(self._broker.jobs, work.id, 1.0))
+            # In this order: what is not queued any more was answered before, so that a result kept of it is there now.
+            queued = await self._broker.queued(work.lane, sequence)
+            kept = asyncio.create_task(jobs.wait_result(self._broker.jobs, work.id, 1.0 if queued else 0.0))
             either: set[asyncio.Future[Reply | None]] = {kept, cast(asyncio.Future[Reply | None], coming)}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if coming.done():
@@ -180,11 +183,13 @@ class Submitter:
                 return coming.result()
             if (reply := kept.result()) is not None:
                 return reply
-            if not await self._broker.queued(work.lane, sequence) and not coming.done():
-                # Computed, but its answer went to a caller that is gone: the one case that computes again.
-                again = msgspec.structs.replace(work, id=f"{work.id}-again")
-                with self._broker.expect(again.id) as (inbox, second):
-                    await self._broker.submit(msgspec.structs.replace(again, reply_to=inbox))
-                    reply = msgspec.structs.replace(await second, id=work.id)
-                self._recent.put(digest, reply)
-                return reply
+            if not queued:
+                return await self._again(work, digest)
+
+    async def _again(self, work: Work, digest: bytes) -> Reply:
+        """Computed, but its answer went to a caller that is gone, or was an error that may pass: compute again."""
+        again = msgspec.structs.replace(work, id=f"{work.id}-again")
+        with self._broker.expect(again.id) as (inbox, coming):
+            receipt = await self._broker.submit(msgspec.structs.replace(again, reply_to=inbox))
+            answered = self._follow(again, digest, receipt.sequence, coming) if receipt.duplicate else coming
+            return msgspec.structs.replace(await answered, id=work.id)

@@ -25,7 +25,7 @@ from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_sdk import replies, wire
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InvalidInputError, OutOfMemoryError
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, Output, SparseOutput
 from sie_sdk.replies import Extracted
 from sie_sdk.types import Classification, Entity, OutputType, Timing, Usage
@@ -89,6 +89,8 @@ class Desk:
             raise InvalidInputError("Refused.", field="items[0].text")
         if "crash" in texts:
             raise RuntimeError("secret")
+        if "later" in texts and len(self.computed) == 1:
+            raise OutOfMemoryError("Not now.", retry_after=1.0)
         lengths = [len(text) for text in texts]
         every: dict[OutputType, Output] = {
             "dense": DenseOutput(np.array([[length, 1] for length in lengths], "<f4"), 2, "float32"),

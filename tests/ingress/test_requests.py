@@ -107,6 +107,19 @@ async def test_the_same_idempotency_key_is_computed_once_while_warm(desk: Desk) 
     assert len(desk.computed) == 1
 
 
+async def test_an_error_that_may_pass_is_computed_again_under_the_same_key_however_often(desk: Desk) -> None:
+    key = uuid.uuid4().hex
+    async with desk.worker():
+        refused = await desk.encode("later", Idempotency_Key=key)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "RESOURCE_EXHAUSTED")
+        async with asyncio.timeout(20):
+            answers = await asyncio.gather(*(desk.encode("later", Idempotency_Key=key) for _ in range(3)))
+        assert [lengths(answer.json()) for answer in answers] == [[5]] * 3
+        assert len(desk.computed) == 2
+        assert lengths((await desk.encode("later", Idempotency_Key=key)).json()) == [5]
+        assert len(desk.computed) == 2
+
+
 async def test_a_reused_idempotency_key_with_another_request_is_refused(desk: Desk) -> None:
     await desk.encode("one", Idempotency_Key="k")
     answer = await desk.encode("two", Idempotency_Key="k")
