@@ -206,6 +206,12 @@ class Room(Protocol):
         """Return when ``free`` is above zero."""
         ...
 
+    async def reserve(self, most: int) -> int:
+        """Set places aside for what will be asked for, as soon as one is left; how many, ``most`` at most."""
+        ...
+
+    def release(self, count: int) -> None: ...
+
 
 class Entry(NamedTuple):
     """What stands under a key: None when nothing does. ``revision`` is what `Bucket.replace` must name to change it."""
@@ -337,7 +343,7 @@ class Broker(Protocol):
         ...
 
     def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
-        """Deliver what waits in ``queue`` until closed, at most ``room.free`` at once.
+        """Deliver what waits in ``queue`` until closed, as ``room`` allows.
 
         ``rank`` 0 to 9: a worker that holds the model pulls with 0 and is served before one that does not.
         """

@@ -2,6 +2,7 @@
 
 Written here because nats-py's fetch knows no priority groups, and a cancelled fetch leaves a live pull whose message is
 then lost until ``ack_wait``. Closing this generator drains the inbox and gives back what arrived meanwhile.
+Owns how much is asked for: a little while a queue rests, and what the room of all pulls has left while it is busy.
 Protocol: JetStream ADR-13 (pull), ADR-42 (priority groups); status 100 is a heartbeat, 404/408/409 end a request.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 import msgspec
 from nats.aio.client import Client
@@ -22,8 +24,18 @@ from sie_broker.streams import NANO, PULL_GROUP
 
 log = logging.getLogger("sie.broker.pull")
 
-EXPIRES_S = 30.0
+STANDING = {True: 4, False: 1}
+"""How many a pull asks for while nothing is known to wait, by whether its rank is 0. One for a model that is not held,
+whose next work a worker that does hold it should have; more for one that is, so that a few that come together find it
+asking. No place is set aside for these: a worker's hands may hold its room, and so much for each of its pulls."""
+STANDING_S = 30.0
+"""How long such an ask stands."""
+BUSY_S = 1.0
+"""How long any other stands. It has places of the room, which are then free for others again."""
+MOST = 256
 HEARTBEAT_S = 5.0
+LATE_S = 2.0
+"""How much later than its end a request that has no heartbeats is given up."""
 SETTLED_S = 0.25
 """By then the server has surely seen a request. Leaving sooner is a race: it may still send a message to nobody, which
 then waits for the whole ``ack_wait``."""
@@ -33,10 +45,27 @@ Interrupt = Callable[[], None]
 """Tells a pull that the connection was lost and is back: its request went with it."""
 
 
+class Ask(msgspec.Struct):
+    """One request: ``count`` messages, within ``stands_s`` seconds. ``reserved``: whether places are set aside."""
+
+    count: int
+    stands_s: float
+    reserved: bool
+    arrived: int = 0
+    waiting: int = 0
+    """Messages behind the last that arrived."""
+
+    def busy(self, took_s: float) -> int:
+        """How many to ask for next, since it may be known that some wait; 0: whatever comes, whenever."""
+        if took_s <= BUSY_S and self.arrived == self.count:
+            return min(MOST, max(2 * self.count, self.waiting))
+        return min(MOST, self.arrived if self.reserved else self.waiting)
+
+
 async def pull(
     nc: Client, stream: str, consumer: str, room: Room, rank: Callable[[], int], interrupts: set[Interrupt]
 ) -> AsyncGenerator[Msg, None]:
-    """Yield messages until closed; at most ``room.free`` are asked for at once.
+    """Yield messages until closed, as ``room`` allows; who takes a message fills its place before the next is due.
 
     While it runs, its `Interrupt` is in ``interrupts``: waiting for missed heartbeats would cost ten seconds.
     """
@@ -49,40 +78,61 @@ async def pull(
     interrupts.add(interrupt)
     subscription = await nc.subscribe(inbox, cb=arrived.put)
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-    asked = -SETTLED_S
+    asked, wanted = -SETTLED_S, 0
     try:
         while True:
-            await room.wait()
-            owed = min(room.free, 256)
+            ask = await _next_ask(room, rank(), wanted)
             asked = time.monotonic()
-            if not await _ask(nc, subject, inbox, owed, rank()):
-                continue
-            while owed > 0:
-                message = await _next(arrived)
-                status = "408" if message is None else _status(message)
-                if message is not None and status is None:
-                    owed -= 1
-                    yield message
-                elif status in ("404", "408"):
-                    break
-                elif status != "100":
-                    # Leader change, consumer not there yet, server gone: ask again, but do not spin.
-                    await asyncio.sleep(0.2)
-                    break
+            try:
+                if await _send(nc, subject, inbox, ask, rank()):
+                    async with aclosing(_answers(arrived, ask)) as messages:
+                        async for message in messages:
+                            if ask.reserved:
+                                room.release(1)
+                            yield message
+            finally:
+                if ask.reserved:
+                    room.release(ask.count - ask.arrived)
+            wanted = ask.busy(time.monotonic() - asked)
     finally:
         interrupts.discard(interrupt)
         await asyncio.sleep(max(0.0, asked + SETTLED_S - time.monotonic()))
         await _give_back(nc, subscription.drain, arrived)
 
 
-async def _ask(nc: Client, subject: str, inbox: str, batch: int, rank: int) -> bool:
-    request = {
-        "batch": batch,
-        "expires": int(EXPIRES_S * NANO),
-        "idle_heartbeat": int(HEARTBEAT_S * NANO),
+async def _next_ask(room: Room, rank: int, wanted: int) -> Ask:
+    if wanted:
+        return Ask(await room.reserve(wanted), BUSY_S, reserved=True)
+    await room.wait()
+    return Ask(min(room.free, STANDING[rank == 0]), STANDING_S, reserved=False)
+
+
+async def _answers(arrived: asyncio.Queue[Msg | None], ask: Ask) -> AsyncGenerator[Msg, None]:
+    """What comes of one request, until it is filled or over."""
+    while ask.arrived < ask.count:
+        message = await _next(arrived, ask.stands_s)
+        status = "408" if message is None else _status(message)
+        if message is not None and status is None:
+            ask.arrived += 1
+            ask.waiting = message.metadata.num_pending or 0
+            yield message
+        elif status in ("404", "408"):
+            return
+        elif status != "100":
+            # Leader change, consumer not there yet, server gone: ask again, but do not spin.
+            await asyncio.sleep(0.2)
+            return
+
+
+async def _send(nc: Client, subject: str, inbox: str, ask: Ask, rank: int) -> bool:
+    request: dict[str, object] = {
+        "batch": ask.count,
+        "expires": int(ask.stands_s * NANO),
         "group": PULL_GROUP,
         "priority": rank,
     }
+    if ask.stands_s > 2 * HEARTBEAT_S:
+        request["idle_heartbeat"] = int(HEARTBEAT_S * NANO)
     try:
         await nc.publish(subject, msgspec.json.encode(request), reply=inbox)
     except NatsError:
@@ -91,11 +141,11 @@ async def _ask(nc: Client, subject: str, inbox: str, batch: int, rank: int) -> b
     return True
 
 
-async def _next(arrived: asyncio.Queue[Msg | None]) -> Msg | None:
-    """The next message; None when interrupted, or after two missed heartbeats: the request was lost."""
+async def _next(arrived: asyncio.Queue[Msg | None], stands_s: float) -> Msg | None:
+    """The next message; None when interrupted, or when the request was lost: its end or two heartbeats were missed."""
     try:
         # Not asyncio.wait_for: on Python 3.11 it swallows a cancellation that coincides with a result.
-        async with asyncio.timeout(2 * HEARTBEAT_S):
+        async with asyncio.timeout(min(2 * HEARTBEAT_S, stands_s + LATE_S)):
             return await arrived.get()
     except TimeoutError:
         return None

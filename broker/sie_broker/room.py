@@ -35,23 +35,44 @@ class Occupancy:
 
 
 class Room:
-    """``capacity`` places. One event loop only. ``full``: is entered while there is none left."""
+    """``capacity`` places. One event loop only. ``full``: is entered while there is none left.
+
+    Places are set aside for what the broker was asked for, so that many pulls together do not ask for more than there
+    is room for.
+    """
 
     def __init__(self, capacity: int, full: Occupancy | None = None) -> None:
         self._capacity = capacity
         self._full = full or Occupancy()
         self._changed = asyncio.Event()
         self._changed.set()
+        self._unreserved = asyncio.Event()
+        self._unreserved.set()
+        self._reserved = 0
         self.taken = 0
 
     @property
     def free(self) -> int:
-        """Places left; never below zero, though several pulls may together bring more than there was room for."""
+        """Places left; never below zero, though standing asks may bring more than there was room for."""
         return max(0, self._capacity - self.taken)
 
     async def wait(self) -> None:
         """Return when there is a free place."""
         await self._changed.wait()
+
+    async def reserve(self, most: int) -> int:
+        """Set places aside, once there is one: at most ``most``, and only half of the rest if others have set some."""
+        while (left := self.free - self._reserved) <= 0:
+            self._unreserved.clear()
+            await self._unreserved.wait()
+        count = min(most, (left + 1) // 2 if self._reserved else left)
+        self._reserved += count
+        return count
+
+    def release(self, count: int) -> None:
+        """Give back places that were set aside: what was asked for has come, or does not."""
+        self._reserved -= count
+        self._unreserved.set()
 
     def take(self) -> None:
         """Fill a place."""
@@ -63,6 +84,7 @@ class Room:
     def leave(self) -> None:
         """Empty one."""
         self.taken -= 1
+        self._unreserved.set()
         if self.taken == self._capacity - 1:
             self._changed.set()
             self._full.leave()

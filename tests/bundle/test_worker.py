@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 import pytest
 
-from sie_broker import jobs
+from sie_broker import jobs, room
 from sie_broker.contract import Broker, Lane, Queue, Reply, Work
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry, lane_of
@@ -172,10 +172,8 @@ async def test_a_draining_worker_finishes_what_it_holds_and_leaves_the_rest_to_o
     assert sorted(held + other.seen) == sorted(ids)
 
 
-class Room:
-    """Room for one at a time."""
+class Room(room.Room):
+    """Room for one at a time, that nobody fills."""
 
-    free = 1
-
-    async def wait(self) -> None:
-        return
+    def __init__(self) -> None:
+        super().__init__(1)

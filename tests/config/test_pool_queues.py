@@ -13,6 +13,7 @@ import pytest
 from sie_broker.contract import Broker, Lane, Queue, Work
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import Pool
+from sie_broker.room import Room
 from sie_config import pool_queues
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lane_of
@@ -80,18 +81,11 @@ async def create(table: PoolTable, made: Pool) -> Pool:
 
 async def finish(broker: Broker, *ids: str) -> None:
     """Do the work that waits in the pool."""
-    async with asyncio.timeout(10), aclosing(broker.pull(Queue(TEAM, SPEC.id), Plenty(), lambda: 0)) as deliveries:
+    async with asyncio.timeout(10), aclosing(broker.pull(Queue(TEAM, SPEC.id), Room(16), lambda: 0)) as deliveries:
         for each in ids:
             delivery = await anext(deliveries)
             assert delivery.work.id == each
             await delivery.ack()
-
-
-class Plenty:
-    free = 16
-
-    async def wait(self) -> None:
-        return
 
 
 def test_a_pool_has_queues_for_the_models_of_the_default_pool_with_its_bundle_and_profile(clock: Clock) -> None:

@@ -16,6 +16,7 @@ from sie_broker.contract import Broker, Delivery, Lane, Queue, Reply, Work
 from sie_broker.jobs import Job
 from sie_broker.memory import MemoryBroker
 from sie_broker.nats_broker import NatsBroker
+from sie_broker.room import Room
 from sie_broker.streams import Limits
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 from sie_sdk.types import Priority
@@ -25,13 +26,11 @@ LANE = Lane(pool="default", bundle="default", profile="cpu")
 MODEL = "org/model.v1"
 
 
-class Plenty:
-    """Room without end."""
+class Plenty(Room):
+    """Room that nobody fills."""
 
-    free = 16
-
-    async def wait(self) -> None:
-        return
+    def __init__(self) -> None:
+        super().__init__(16)
 
 
 def work(work_id: str, *, model: str = MODEL, data: bytes = b"body", **more: Any) -> Work:
