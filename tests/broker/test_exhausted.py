@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from sie_broker.deadletters import Place
 from sie_broker.exhausted import Burial
 from sie_broker.nats_broker import NatsBroker
 from sie_sdk.errors import QueueUnavailableError
+from tests.conftest import running_nats
 from tests.congruence.test_broker import Plenty
 
 LANE = Lane("default", "default", "cpu")
@@ -87,6 +89,21 @@ async def test_what_no_advisory_told_of_is_found_by_a_sweep(broker: NatsBroker) 
         assert await buried(broker, 1) == ["missed"]
     (letter,) = await broker.dead.entries()
     assert letter.deliveries == MAX_DELIVERIES
+
+
+async def test_what_was_missed_is_found_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    for found in ([], ["missed"]):
+        with running_nats(tmp_path) as url:
+            broker = NatsBroker(url, name="test")
+            await broker.connect()
+            if found:
+                async with burying(broker):
+                    assert await buried(broker, 1) == found
+            else:
+                await broker.provision([(LANE, MODEL)])
+                await broker.submit(work("missed"))
+                await exhaust(broker, "missed")
+            await broker.close()
 
 
 async def test_a_sweep_leaves_alone_what_waits_and_what_is_in_hand(broker: NatsBroker) -> None:
