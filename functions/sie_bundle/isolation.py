@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
@@ -28,6 +28,9 @@ LATE_S = 0.1
 SETTLE_S = 1.0
 """How long a marked suspect waits for others that were lost with it: they come at the same time, and go first."""
 
+PATIENCE_S = 60.0
+"""How long anybody waits for a turn at most: a suspect may as well hang as kill."""
+
 T = TypeVar("T")
 
 
@@ -39,6 +42,7 @@ class Isolation:
         self.suspects: list[_Suspect] = []
         self.others = 0
         self.sparing = 0
+        self.hung = False
         self._moved = asyncio.Event()
 
     async def spared(self, delivery: Delivery) -> bool:
@@ -64,16 +68,22 @@ class Isolation:
     @property
     def free(self) -> bool:
         """Whether work that is no suspect may begin."""
-        return not self.suspects and not self.sparing
+        return self.hung or (not self.suspects and not self.sparing)
 
     def move(self) -> None:
         """Something ended: let everybody look again whether it is their turn."""
         self._moved.set()
         self._moved = asyncio.Event()
 
-    async def moved(self) -> None:
-        """Return when something has ended."""
-        await self._moved.wait()
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when it holds, or after `PATIENCE_S`; then nobody else waits any more."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not holds():
+                    await self._moved.wait()
+        except TimeoutError:
+            self.hung = True
+            self.move()
 
 
 class _Turn:
@@ -86,8 +96,8 @@ class _Turn:
     async def __aenter__(self) -> None:
         if self._late:
             await asyncio.sleep(LATE_S)
-        while not self._isolation.free:
-            await self._isolation.moved()
+        if not self._isolation.free:
+            await self._isolation.until(lambda: self._isolation.free)
         self._isolation.others += 1
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,6 +124,8 @@ class _Suspect:
 
     def is_next(self) -> bool:
         """Whether nothing else is computed, and nobody goes before."""
+        if self._isolation.hung:
+            return True
         if self._isolation.others or self._isolation.sparing:
             return False
         others = [each for each in self._isolation.suspects if each is not self]
@@ -127,8 +139,7 @@ class _Suspect:
             if self.marked:
                 log.warning("work %s was being computed when a worker was lost; it waits for the others", self._id)
                 await asyncio.sleep(SETTLE_S)
-            while not self.is_next():
-                await self._isolation.moved()
+            await self._isolation.until(self.is_next)
             self._running = True
             # Its answer also says that the server has read all that was sent before: no acknowledgement can be lost.
             await _unless_away(self._isolation.marks.put(_mark(self._id), b"%d" % self.attempt))
@@ -142,6 +153,7 @@ class _Suspect:
 
     def _leave(self) -> None:
         self._isolation.suspects.remove(self)
+        self._isolation.hung = self._isolation.hung and bool(self._isolation.suspects)
         self._isolation.move()
 
 

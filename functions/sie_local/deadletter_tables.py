@@ -98,7 +98,7 @@ def table(letters: Iterable[DeadLetter]) -> None:
 def details(letter: DeadLetter) -> None:
     """One letter for people: what became of it, its headers, its payload with long values cut."""
     row = summary(letter)
-    given_up = f"{moment(letter.at)}, after {letter.deliveries} deliveries"
+    times = "one delivery" if letter.deliveries == 1 else f"{letter.deliveries} deliveries"
     facts = {
         "id": letter.id,
         "model": row["model"],
@@ -106,7 +106,7 @@ def details(letter: DeadLetter) -> None:
         "lane": row["lane"],
         "reason": f"{letter.reason}: {letter.fault}" if letter.fault else letter.reason,
         "accepted": moment(letter.accepted),
-        "given up": given_up,
+        "given up": f"{moment(letter.at)}, after {times}",
         "queue": letter.subject,
     }
     for name, value in facts.items():

@@ -187,6 +187,22 @@ async def test_a_suspect_that_is_cancelled_while_it_waits_lets_others_go(stage: 
     await eventually(lambda: stage.began == ["a", "b"])
 
 
+async def test_a_suspect_that_hangs_keeps_nobody_waiting_for_ever(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "PATIENCE_S", 0.05)
+    stage.hand(Handed("hangs", 3), Handed("a"), Handed("another", 3))
+    await eventually(lambda: sorted(stage.began) == ["a", "another", "hangs"])
+    monkeypatch.setattr(isolation, "PATIENCE_S", 3600)
+    stage.hand(Handed("b"))
+    await eventually(lambda: "b" in stage.began)
+    for each in ("hangs", "another", "a", "b"):
+        await stage.end(each)
+    stage.hand(Handed("c", 3), Handed("d"))
+    await eventually(lambda: stage.began[-1] == "c")
+    assert not stage.isolation.free
+
+
 async def test_while_the_broker_is_away_suspects_are_computed_without_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "SETTLE_S", 0.02)
     stage = Stage(Away())
