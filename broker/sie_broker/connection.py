@@ -19,8 +19,10 @@ STREAM_FULL = 10077
 """JetStream's error code for "maximum messages/bytes exceeded": discard-new said no."""
 
 
-async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda: None) -> Client:
-    """Open a connection that reconnects for ever; ``reconnected()`` is called each time it is back.
+async def connect(
+    url: str, name: str, lost: Callable[[], None] = lambda: None, reconnected: Callable[[], None] = lambda: None
+) -> Client:
+    """Open a connection that reconnects for ever; ``lost()`` and ``reconnected()`` are called each time.
 
     ``url``: one server, or several of a cluster, separated by commas.
 
@@ -36,6 +38,7 @@ async def connect(url: str, name: str, reconnected: Callable[[], None] = lambda:
     async def on_lost() -> None:
         if not nc.is_closed:
             log.warning("nats: connection lost, reconnecting")
+            lost()
 
     async def on_back() -> None:
         log.info("nats: connected again")

@@ -11,9 +11,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from datetime import datetime
 from typing import NamedTuple
 
 import nats.errors
@@ -24,6 +23,7 @@ from nats.aio.msg import Msg
 from sie_broker import claim, deadletters
 from sie_broker.connection import translated
 from sie_broker.contract import MAX_REQUEUES, Payloads, Reply, Work
+from sie_broker.peers import Peers, Place, place
 from sie_broker.streams import NANO
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
@@ -38,21 +38,16 @@ PULSE_S = 0.25
 SETTLED_S = 5.0
 """How long a worker waits for the server to say that work is settled, where its payload is dropped after it."""
 
+FORGOTTEN_S = 10.0
+"""How long before its loss was noticed a server may have been gone: two heartbeats of a pull."""
+
+
+class _Settled(NamedTuple):
+    verb: bytes
+    at: float
+
+
 DeliverReply = Callable[[str | None, Reply], Awaitable[None]]
-
-
-class Place(NamedTuple):
-    """One message of one stream, however often it is delivered. The time tells it from one of a stream made anew."""
-
-    stream: str
-    sequence: int
-    stored: datetime
-
-
-def place(message: Msg) -> Place:
-    """Where a delivered message is stored."""
-    found = message.metadata
-    return Place(found.stream, found.sequence.stream, found.timestamp)
 
 
 class NatsDelivery:
@@ -61,6 +56,8 @@ class NatsDelivery:
     def __init__(self, hands: Hands, message: Msg, work: Work) -> None:
         self._hands = hands
         self._message = message
+        self.lease = message.reply
+        """Where the verbs go: a newer lease's, when the work came again."""
         self.place = place(message)
         self.sequence = self.place.sequence
         self.work = work
@@ -79,7 +76,7 @@ class NatsDelivery:
 
     async def nak(self, delay: float = 0.0) -> None:
         options = f' {{"delay": {int(delay * NANO)}}}' if delay else ""
-        await self._hands.give_back(self.place, self._message.reply, f"-NAK{options}".encode())
+        await self._hands.give_back(self.place, self.lease, f"-NAK{options}".encode())
 
     async def requeue(self) -> bool:
         if self.requeues >= MAX_REQUEUES:
@@ -91,26 +88,18 @@ class NatsDelivery:
             await self._hands.publish(self._message.subject, self._message.data, headers)
         except QueueFullError:
             return False
-        await self._hands.settle(self.place, self._message.reply, b"+ACK")
+        await self._hands.settle(self.place, self.lease, b"+ACK")
         return True
 
     async def term(self, reason: str) -> None:
         await self._end(f"+TERM {reason}".encode())
 
-    async def in_progress(self) -> None:
-        """Renew the lease."""
-        await self._message.in_progress()
-
     async def _end(self, verb: bytes) -> None:
         """The last of it: its payload goes too, but only once the server says that the work will not come back."""
         payload = claim.payload_of(self.work)
-        await self._hands.settle(self.place, self._message.reply, verb, surely=payload is not None)
+        await self._hands.settle(self.place, self.lease, verb, surely=payload is not None)
         if payload is not None:
             await self._hands.payloads.drop(payload)
-
-    def came_again(self, message: Msg) -> None:
-        """Go on with the newer lease."""
-        self._message = message
 
 
 class Pulse:
@@ -137,16 +126,23 @@ class Hands:
         self.payloads = payloads
         self.deliver_reply = deliver_reply
         self._nc = nc
-        self._settled: OrderedDict[Place, bytes] = OrderedDict()
+        self._settled: OrderedDict[Place, _Settled] = OrderedDict()
+        self.peers = Peers(nc, self._own, self._came_again)
         self._lease_s: float | None = None
         self._consumer: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self._pulse = Pulse(time.monotonic())
         self._tasks = [asyncio.create_task(self._renew()), asyncio.create_task(self._beat())]
 
-    def pulling(self, stream: str, consumer: str) -> None:
+    async def pulling(self, stream: str, consumer: str) -> None:
         """Work will come from this consumer; all have the same lease."""
         if not self._consumer.done():
             self._consumer.set_result((stream, consumer))
+            with translated():
+                await self.peers.open()
+
+    async def server_lost(self) -> None:
+        """A server seems to be lost: the other workers are told what is here, for it may be given to them."""
+        await self.peers.tell_lately()
 
     def take(self, message: Msg, work: Work) -> NatsDelivery:
         """A delivery that is now in hand."""
@@ -157,13 +153,10 @@ class Hands:
     async def known(self, message: Msg) -> bool:
         """Whether nothing is to be done for a message that has arrived; what its lease needs, is."""
         where = place(message)
-        if (held := self.held.get(where)) is not None:
-            held.came_again(message)
+        if where in self.held or where in self._settled:
+            await self._came_again(where, message.reply)
             return True
-        if (verb := self._settled.get(where)) is not None:
-            # A server that was killed forgets what it was told a moment before, and delivers as if for the first time.
-            with suppress(nats.errors.Error):  # reconnecting; it will come once more
-                await self._nc.publish(message.reply, verb)
+        if await self.peers.pass_on(where, message.reply):
             return True
         if self._lease_s is not None and self._pulse.stood_still(time.monotonic()) > self._lease_s:
             log.warning("stood still for longer than a lease: %s of %s is left to others", where.sequence, where.stream)
@@ -172,7 +165,7 @@ class Hands:
 
     async def settle(self, where: Place, reply: str, verb: bytes, *, surely: bool = False) -> None:
         """End a delivery for ever; ``surely``: return when the server has said so."""
-        self._settled[where] = verb
+        self._settled[where] = _Settled(verb, time.monotonic())
         if len(self._settled) > REMEMBERED:
             self._settled.popitem(last=False)
         self.held.pop(where, None)
@@ -205,6 +198,24 @@ class Hands:
         with suppress(QueueUnavailableError):
             await asyncio.gather(*(delivery.nak() for delivery in list(self.held.values())))
 
+    def _own(self) -> Iterator[Place]:
+        """All in hand, then what was settled so lately that the server may not have heard of it; the newest first."""
+        yield from self.held
+        since = time.monotonic() - max(self._lease_s or 0.0, FORGOTTEN_S)
+        for where, settled in reversed(self._settled.items()):
+            if settled.at < since:
+                break
+            yield where
+
+    async def _came_again(self, where: Place, lease: str) -> None:
+        """A delivery of what is in hand, was settled, or was once here: the server forgot, or never heard of it."""
+        if (held := self.held.get(where)) is not None:
+            held.lease = lease
+            return
+        settled = self._settled.get(where)
+        with suppress(nats.errors.Error):  # reconnecting; it will come once more
+            await self._nc.publish(lease, settled.verb if settled is not None else b"-NAK")
+
     async def _beat(self) -> None:
         while True:
             self._pulse.beat(time.monotonic())
@@ -220,7 +231,7 @@ class Hands:
             await asyncio.sleep((self._lease_s or SHORTEST_LEASE_S) / 3)
             for delivery in list(self.held.values()):
                 with suppress(nats.errors.Error):  # reconnecting; the next round renews
-                    await delivery.in_progress()
+                    await self._nc.publish(delivery.lease, b"+WPI")
 
     async def _read_lease(self, stream: str, consumer: str) -> float | None:
         """The lease as the config service set it; what was known before when it cannot be read."""

@@ -30,12 +30,14 @@ from sie_broker.parcel import Parcel
 from sie_broker.parcels import parcels
 from sie_broker.payloads import NatsPayloads
 from sie_broker.provisioning import Provisioner
-from sie_broker.pull import Interrupt, pull
+from sie_broker.pull import Link, pull
 from sie_broker.streams import Limits
 from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
 
+PEERS_S = 0.3
+"""How much longer another worker may need until it is connected again: they try every 0.2 s."""
 CLOCK = f"$JS.API.STREAM.INFO.KV_{streams.CONFIG}"
 """What every process may ask, and the server answers with its time."""
 PUBLISHED_S = 2.0
@@ -70,8 +72,8 @@ class NatsBroker:
         self.name = name
         self._limits = limits or Limits()
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
-        self._pulls: set[Interrupt] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._link = Link()
+        self._back: asyncio.Task[None] | None = None
         self._wakes: asyncio.Task[None] | None = None  # kept so that it is not collected while it runs
 
     async def connect(self) -> None:
@@ -80,7 +82,7 @@ class NatsBroker:
         Raises:
             QueueUnavailableError: no server answers.
         """
-        self.nc: Client = await connection.connect(self.url, self.name, self._reconnected)
+        self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected)
         await clock.SHARED.ask(self.nc, CLOCK)
         self._clock = asyncio.create_task(clock.SHARED.follow(self.nc, CLOCK))
         self._js = self.nc.jetstream(timeout=2)
@@ -99,12 +101,20 @@ class NatsBroker:
         self._confirmations = Confirmations(self.nc)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
         self.hands = Hands(self.nc, self.payloads, self.deliver_reply)
+        self._link.troubled = self.hands.server_lost
 
     def _reconnected(self) -> None:
-        for interrupt in self._pulls:
-            interrupt()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_for_kept())
+        if self._back is not None:
+            self._back.cancel()  # lost once more before all was done
+        self._back = asyncio.create_task(self._go_on())
+
+    async def _go_on(self) -> None:
+        """After the connection was lost: pull again, once the workers had time to tell each other what they have."""
+        for _ in range(2):  # those who are back a little later hear the second one
+            await self.hands.peers.tell()
+            await asyncio.sleep(PEERS_S)
+        self._link.back()
+        await self._look_for_kept()
 
     async def _look_for_kept(self) -> None:
         """Replies that came while nobody heard our inbox were kept as results; those who wait get them from there."""
@@ -223,11 +233,11 @@ class NatsBroker:
             raise QueueUnavailableError("Too many results wait for their sinks.", retry_after=5.0) from full
 
     def due(self, room: Room) -> AsyncGenerator[Parcel, None]:
-        return parcels(self.nc, streams.DUE, room, self._pulls)
+        return parcels(self.nc, streams.DUE, room, self._link)
 
     def arrivals(self, room: Room) -> AsyncGenerator[Parcel, None]:
         """Events that anybody put on ``sie.events.*``, until closed."""
-        return parcels(self.nc, streams.EVENTS, room, self._pulls)
+        return parcels(self.nc, streams.EVENTS, room, self._link)
 
     async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
         if len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 64 > self.nc.max_payload:
@@ -246,8 +256,8 @@ class NatsBroker:
 
     async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
         stream, consumer = subjects.stream(queue.lane.pool), subjects.consumer(queue)
-        self.hands.pulling(stream, consumer)
-        async with aclosing(pull(self.nc, stream, consumer, room, rank, self._pulls)) as messages:
+        await self.hands.pulling(stream, consumer)
+        async with aclosing(pull(self.nc, stream, consumer, room, rank, self._link)) as messages:
             async for message in messages:
                 if await self.hands.known(message):
                     continue

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from sie_broker.connection import translated
 from sie_broker.contract import Room
 from sie_broker.parcel import Parcel
-from sie_broker.pull import Interrupt, pull
+from sie_broker.pull import Link, pull
 from sie_broker.room import Room as Places
 from sie_broker.streams import NANO
 from sie_sdk.errors import SIEError
@@ -65,9 +65,9 @@ class NatsParcel:
             await self._nc.publish(self._message.reply, verb.encode())
 
 
-async def parcels(nc: Client, queue: str, room: Room, interrupts: set[Interrupt]) -> AsyncGenerator[Parcel, None]:
+async def parcels(nc: Client, queue: str, room: Room, link: Link) -> AsyncGenerator[Parcel, None]:
     """Take from the stream ``queue`` until closed; any number of processes share it."""
-    async with aclosing(pull(nc, queue, queue, room, lambda: 0, interrupts)) as messages:
+    async with aclosing(pull(nc, queue, queue, room, lambda: 0, link)) as messages:
         async for message in messages:
             yield NatsParcel(nc, message)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -41,8 +41,35 @@ SETTLED_S = 0.25
 then waits for the whole ``ack_wait``."""
 
 
-Interrupt = Callable[[], None]
-"""Tells a pull that the connection was lost and is back: its request went with it."""
+LOST = "lost"
+"""Instead of a status: no answer will come to this request."""
+
+
+async def nothing() -> None:
+    """What a sign of a lost server leads to, unless somebody wants to know."""
+
+
+class Link:
+    """The connection as its pulls see it: whether it is up, and how often it was lost, and their requests with it."""
+
+    def __init__(self) -> None:
+        self.troubled: Callable[[], Awaitable[None]] = nothing
+        """Called at every sign that a server was lost: of a cluster it may be another than ours."""
+        self.up = asyncio.Event()
+        self.up.set()
+        self.losses = 0
+        self.pulls: set[asyncio.Queue[Msg | int]] = set()
+
+    def lost(self) -> None:
+        """The connection is gone; nothing is asked for until it is `back`."""
+        self.losses += 1
+        self.up.clear()
+
+    def back(self) -> None:
+        """It is up again. Every pull is told: waiting for missed heartbeats would cost ten seconds."""
+        self.up.set()
+        for arrived in self.pulls:
+            arrived.put_nowait(self.losses)
 
 
 class Ask(msgspec.Struct):
@@ -63,29 +90,23 @@ class Ask(msgspec.Struct):
 
 
 async def pull(
-    nc: Client, stream: str, consumer: str, room: Room, rank: Callable[[], int], interrupts: set[Interrupt]
+    nc: Client, stream: str, consumer: str, room: Room, rank: Callable[[], int], link: Link
 ) -> AsyncGenerator[Msg, None]:
-    """Yield messages until closed, as ``room`` allows; who takes a message fills its place before the next is due.
-
-    While it runs, its `Interrupt` is in ``interrupts``: waiting for missed heartbeats would cost ten seconds.
-    """
+    """Yield messages until closed, as ``room`` allows; who takes a message fills its place before the next is due."""
     inbox = nc.new_inbox()
-    arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
-
-    def interrupt() -> None:
-        arrived.put_nowait(None)
-
-    interrupts.add(interrupt)
+    arrived: asyncio.Queue[Msg | int] = asyncio.Queue()
+    link.pulls.add(arrived)
     subscription = await nc.subscribe(inbox, cb=arrived.put)
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     asked, wanted = -SETTLED_S, 0
     try:
         while True:
+            await link.up.wait()
             ask = await _next_ask(room, rank(), wanted)
-            asked = time.monotonic()
+            asked, losses = time.monotonic(), link.losses
             try:
-                if await _send(nc, subject, inbox, ask, rank()):
-                    async with aclosing(_answers(arrived, ask)) as messages:
+                if link.up.is_set() and await _send(nc, subject, inbox, ask, rank()):
+                    async with aclosing(_answers(arrived, ask, link, losses)) as messages:
                         async for message in messages:
                             if ask.reserved:
                                 room.release(1)
@@ -95,7 +116,7 @@ async def pull(
                     room.release(ask.count - ask.arrived)
             wanted = ask.busy(time.monotonic() - asked)
     finally:
-        interrupts.discard(interrupt)
+        link.pulls.discard(arrived)
         await asyncio.sleep(max(0.0, asked + SETTLED_S - time.monotonic()))
         await _give_back(nc, subscription.drain, arrived)
 
@@ -107,11 +128,11 @@ async def _next_ask(room: Room, rank: int, wanted: int) -> Ask:
     return Ask(min(room.free, STANDING[rank == 0]), STANDING_S, reserved=False)
 
 
-async def _answers(arrived: asyncio.Queue[Msg | None], ask: Ask) -> AsyncGenerator[Msg, None]:
-    """What comes of one request, until it is filled or over."""
+async def _answers(arrived: asyncio.Queue[Msg | int], ask: Ask, link: Link, losses: int) -> AsyncGenerator[Msg, None]:
+    """What comes of one request, sent after so many losses of the link, until it is filled or over."""
     while ask.arrived < ask.count:
-        message = await _next(arrived, ask.stands_s)
-        status = "408" if message is None else _status(message)
+        message = await _next(arrived, ask.stands_s, losses)
+        status = LOST if message is None else _status(message)
         if message is not None and status is None:
             ask.arrived += 1
             ask.waiting = message.metadata.num_pending or 0
@@ -120,6 +141,7 @@ async def _answers(arrived: asyncio.Queue[Msg | None], ask: Ask) -> AsyncGenerat
             return
         elif status != "100":
             # Leader change, consumer not there yet, server gone: ask again, but do not spin.
+            await link.troubled()
             await asyncio.sleep(0.2)
             return
 
@@ -141,12 +163,15 @@ async def _send(nc: Client, subject: str, inbox: str, ask: Ask, rank: int) -> bo
     return True
 
 
-async def _next(arrived: asyncio.Queue[Msg | None], stands_s: float) -> Msg | None:
-    """The next message; None when interrupted, or when the request was lost: its end or two heartbeats were missed."""
+async def _next(arrived: asyncio.Queue[Msg | int], stands_s: float, losses: int) -> Msg | None:
+    """The next message; None when the request was lost: with the link, or its end or two heartbeats were missed."""
     try:
         # Not asyncio.wait_for: on Python 3.11 it swallows a cancellation that coincides with a result.
         async with asyncio.timeout(min(2 * HEARTBEAT_S, stands_s + LATE_S)):
-            return await arrived.get()
+            while isinstance(message := await arrived.get(), int):
+                if message > losses:
+                    return None
+            return message
     except TimeoutError:
         return None
 
@@ -155,7 +180,7 @@ def _status(message: Msg) -> str | None:
     return None if message.headers is None else message.headers.get("Status")
 
 
-async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Queue[Msg | None]) -> None:
+async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Queue[Msg | int]) -> None:
     if not nc.is_connected:
         return
     result = drain()
@@ -163,5 +188,5 @@ async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Q
         await asyncio.shield(result)
     while not arrived.empty():
         message = arrived.get_nowait()
-        if message is not None and _status(message) is None:
+        if isinstance(message, Msg) and _status(message) is None:
             await message.nak()

@@ -19,6 +19,8 @@ DEAD = "sie.dead"
 SINK = "sie.sink"
 EVENTS = "sie.events"
 PAYLOAD = "sie.payload"
+HANDS = "sie.hands"
+"""Where workers tell each other what they have in hand, when a server was lost."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _KNOWN = 4096

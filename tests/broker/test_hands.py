@@ -94,6 +94,58 @@ async def test_work_whose_acknowledgement_was_forgotten_is_acknowledged_again_an
         await emptied(broker)
 
 
+@pytest.fixture
+async def other(broker: NatsBroker, nats_url: str) -> AsyncIterator[NatsBroker]:
+    """Another worker."""
+    other = NatsBroker(nats_url, name="other")
+    await other.connect()
+    yield other
+    await other.close()
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["in hand", "settled"])
+async def test_what_a_server_gives_to_another_worker_goes_to_the_one_that_has_it(
+    broker: NatsBroker, other: NatsBroker, settled: bool
+) -> None:
+    has, gets = list[Delivery](), list[Delivery]()
+    await broker.submit(work("first"))
+    with pulling(broker, has):
+        await eventually(lambda: len(has) == 1)
+    if settled:
+        (place,) = broker.hands.held
+        await broker.hands.settle(place, "nobody.hears", b"+ACK")
+    with pulling(other, gets):
+        await broker.submit(work("second"))
+        await eventually(lambda: len(gets) == 1)
+        await broker.hands.server_lost()
+        await forget(broker)
+        await broker.submit(work("third"))  # comes after the first two have come again
+        await eventually(lambda: len(gets) == 2)
+        assert [delivery.work.id for delivery in gets] == ["second", "third"]
+        for delivery in gets if settled else [*has, *gets]:
+            await delivery.ack()
+        await emptied(broker)
+
+
+async def test_what_a_worker_had_that_died_since_is_worked_on_by_whoever_gets_it(
+    broker: NatsBroker, other: NatsBroker, nats_url: str
+) -> None:
+    dies = NatsBroker(nats_url, name="dies")
+    await dies.connect()
+    has, gets = list[Delivery](), list[Delivery]()
+    await broker.submit(work("first"))
+    with pulling(dies, has):
+        await eventually(lambda: len(has) == 1)
+    with pulling(other, gets):
+        await broker.submit(work("second"))
+        await eventually(lambda: len(gets) == 1)
+        await dies.hands.server_lost()
+        await dies.nc.close()
+        await forget(broker)
+        await eventually(lambda: len(gets) == 2)
+    assert {delivery.work.id for delivery in gets} == {"first", "second"}
+
+
 async def test_what_was_given_back_is_delivered_again(broker: NatsBroker) -> None:
     taken: list[Delivery] = []
     await broker.submit(work("first"))

@@ -19,6 +19,7 @@ import nats
 from nats.aio.client import Client
 
 from sie_broker.contract import Lane
+from sie_broker.pull import STANDING
 from sie_broker.streams import MAX_PAYLOAD_BYTES
 from sie_local.ports import free_port
 from sie_local.programs import nats_server
@@ -28,8 +29,9 @@ from tests.platform import wait_until
 LANE = Lane(pool="default", bundle="default", profile="cpu")
 MODEL = "test/noop"
 STREAM = "WORK_default"
-IN_HAND = 8
-"""The most requests one bundle takes from the queue at once: what a kill may cost."""
+ROOM = 8
+IN_HAND = ROOM + STANDING[True]
+"""The most requests one bundle has in hand: what a kill may cost."""
 
 SPEC = f"""
 id: {MODEL}
@@ -69,7 +71,7 @@ class Deployment:
         self._settings = {
             "SIE_NATS_URL": self.nats_url,
             "SIE_MODELS": str(models),
-            "SIE_MAX_IN_HAND": str(IN_HAND),
+            "SIE_MAX_IN_HAND": str(ROOM),
             "SIE_LOG_LEVEL": "INFO",
             "NOOP_RECORD": str(self.record),
             **settings,

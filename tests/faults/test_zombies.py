@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.callers import Load, account
 from tests.faults.conftest import Deploy
-from tests.faults.deployment import IN_HAND, Deployment
+from tests.faults.deployment import IN_HAND, ROOM, Deployment
 from tests.platform import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -40,15 +40,15 @@ def test_a_worker_that_was_frozen_computes_nothing_that_others_took_over_meanwhi
 def test_a_late_answer_while_the_other_worker_still_computes_is_the_only_one(deploy: Deploy) -> None:
     deployment = deploy(delay_s=2)
     deployment.up("bundle-1")
-    load = Load([deployment.url()], IN_HAND, IN_HAND)
-    wait_until(lambda: len(begun(deployment, "bundle-1")) == IN_HAND)
+    load = Load([deployment.url()], ROOM, ROOM)
+    wait_until(lambda: len(begun(deployment, "bundle-1")) == ROOM)
     deployment.send("bundle-1", signal.SIGSTOP)
     deployment.start("bundle-2")
-    wait_until(lambda: len(begun(deployment, "bundle-2")) == IN_HAND)
+    wait_until(lambda: len(begun(deployment, "bundle-2")) == ROOM)
     deployment.send("bundle-1", signal.SIGCONT)
     load.finish()
     by_then = deployment.recorded("done", "bundle-2")
     again = account(deployment, load)
     assert by_then == [], "the frozen worker answered while the other one was still computing"
-    assert len(again.begun_again) == IN_HAND
-    wait_until(lambda: len(deployment.recorded("done", "bundle-2")) == IN_HAND)
+    assert len(again.begun_again) == ROOM
+    wait_until(lambda: len(deployment.recorded("done", "bundle-2")) == ROOM)
