@@ -330,8 +330,12 @@ class Broker(Protocol):
         """
         ...
 
-    async def submit(self, work: Work) -> Submission:
-        """Make ``work`` durable, its data too; when this returns it is not lost."""
+    async def submit(self, work: Work, after: int = 0) -> Submission:
+        """Make ``work`` durable, its data too; when this returns it is not lost.
+
+        ``after``: the revision of the job's result that this is to replace (`jobs.failed`). The same id is accepted
+        once for each.
+        """
         ...
 
     def expect(self, work_id: str) -> AbstractContextManager[tuple[str, asyncio.Future[Reply]]]:

@@ -73,6 +73,17 @@ async def result(bucket: Bucket, job_id: str) -> Reply | None:
     return None if value is None else _replies.decode(value)
 
 
+def may_pass(reply: Reply) -> bool:
+    """Whether the reply is an error that the same request may not get again: whoever repeats it wants to know."""
+    return reply.status in (429, 502, 503, 504)
+
+
+async def failed(bucket: Bucket, job_id: str) -> int | None:
+    """Which result is kept for the job, if it is an error that may pass; for `Broker.submit` and `forget_result`."""
+    kept = await bucket.read(f"result.{token(job_id)}")
+    return kept.revision if kept.value is not None and may_pass(_replies.decode(kept.value)) else None
+
+
 async def result_revision(bucket: Bucket, job_id: str) -> int:
     """Which result is kept for the job, for `forget_result`."""
     return (await bucket.read(f"result.{token(job_id)}")).revision

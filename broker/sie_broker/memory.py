@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -230,21 +231,22 @@ class MemoryBroker:
         self._closed.add(pool)
         return not any(work.lane.pool == pool for work in self._open.values())
 
-    async def submit(self, work: Work) -> Submission:
-        return await claim.submit(self.payloads, work, self._publish)
+    async def submit(self, work: Work, after: int = 0) -> Submission:
+        return await claim.submit(self.payloads, work, partial(self._publish, after=after))
 
-    async def _publish(self, work: Work) -> Submission:
+    async def _publish(self, work: Work, after: int) -> Submission:
+        known = f"{work.id}@{after}" if after else work.id
         now = time.monotonic()
         while self._accepted and now - next(iter(self._accepted.values()))[1] > DUPLICATE_WINDOW_S:
             del self._accepted[next(iter(self._accepted))]
-        if work.id in self._accepted:
-            return Submission(sequence=self._accepted[work.id][0], duplicate=True)
+        if known in self._accepted:
+            return Submission(sequence=self._accepted[known][0], duplicate=True)
         if work.lane.pool in self._closed:
             raise QueueUnavailableError(f"The queues of pool {work.lane.pool} are closed.", retry_after=1.0)
         if self._queued[work.queue] >= self._max_queued:
             raise QueueFullError("The queue is full.", limit=self._max_queued, retry_after=1.0)
         sequence = next(self._sequences)
-        self._accepted[work.id] = (sequence, now)
+        self._accepted[known] = (sequence, now)
         self._open[sequence] = work
         self._queued[work.queue] += 1
         self._queues[work.queue].put(sequence, work, 1)

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from functools import partial
 
 import msgspec
 import nats.errors
@@ -143,12 +144,12 @@ class NatsBroker:
     async def retire(self, pool: str) -> bool:
         return await self._provisioner.retire(pool)
 
-    async def submit(self, work: Work) -> Submission:
-        return await claim.submit(self.payloads, work, self._publish)
+    async def submit(self, work: Work, after: int = 0) -> Submission:
+        return await claim.submit(self.payloads, work, partial(self._publish, after=after))
 
-    async def _publish(self, work: Work) -> Submission:
+    async def _publish(self, work: Work, after: int) -> Submission:
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
-        headers["Nats-Msg-Id"] = work.id
+        headers["Nats-Msg-Id"] = f"{work.id}@{after}" if after else work.id
         with translated():
             answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
         if is_unanswered(answer):

@@ -133,6 +133,9 @@ class Submitter:
         same_request(job.digest, digest)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
+        if (failed := await jobs.failed(self._broker.jobs, work.id)) is not None:
+            await self._broker.submit(work, after=failed)
+            await jobs.forget_result(self._broker.jobs, work.id, failed)
         return await self._result(work.id, hold_s) or job
 
     async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
@@ -146,8 +149,7 @@ class Submitter:
                 if not coming.done():  # a reply from here on is kept as the job's result
                     return job
                 reply = coming.result()
-            # Not an error that may pass: whoever asks again wants to know whether it has.
-            if reply.status < 500 and (remember or reply.dataref is not None):
+            if not jobs.may_pass(reply) and (remember or reply.dataref is not None):
                 self._recent.put(digest, reply)
         return reply
 

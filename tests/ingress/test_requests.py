@@ -120,6 +120,22 @@ async def test_an_error_that_may_pass_is_computed_again_under_the_same_key_howev
         assert len(desk.computed) == 2
 
 
+async def test_a_job_that_failed_with_an_error_that_may_pass_is_done_anew_when_its_request_is_repeated(
+    desk: Desk,
+) -> None:
+    key = uuid.uuid4().hex
+    cold = await desk.encode("later", Idempotency_Key=key)
+    location = cold.headers["location"]
+    async with desk.worker():
+        failed = await desk.client.get(location, headers={"Prefer": "wait=10"})
+        assert failed.json()["error"]["code"] == "RESOURCE_EXHAUSTED"
+        assert (await desk.client.get(location)).status_code == 503
+        repeats = [desk.encode("later", Idempotency_Key=key, Prefer="wait=10") for _ in range(2)]
+        assert [lengths(answer.json()) for answer in await asyncio.gather(*repeats)] == [[5], [5]]
+        assert lengths((await desk.client.get(location)).json()) == [5]
+    assert len(desk.computed) == 2
+
+
 async def test_a_reused_idempotency_key_with_another_request_is_refused(desk: Desk) -> None:
     await desk.encode("one", Idempotency_Key="k")
     answer = await desk.encode("two", Idempotency_Key="k")
