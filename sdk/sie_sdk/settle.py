@@ -62,6 +62,7 @@ class _Errand:
         self.started = self.sent = patience.now()
         self.job: str | None = None
         self.location = ""
+        self.following = False
         self.heard = "the first reply"
 
     def run(self) -> Call[Reply]:
@@ -82,6 +83,8 @@ class _Errand:
                 refusal = refusals.read_error(reply.status, reply.headers, reply.body)
                 if not isinstance(refusal, UnavailableError):
                     raise refusal
+                # A job's result too may be an error that passes; the request itself, repeated, has it done anew.
+                self.following = False
                 yield from self._pause_after(refusal, "retrying")
 
     def _next_request(self) -> Send:
@@ -89,7 +92,7 @@ class _Errand:
         if remaining <= 0:
             raise self._too_late()
         self.sent = self.patience.now()
-        if self.job is None:
+        if not self.following:
             return msgspec.structs.replace(self.request, timeout_s=min(self.request.timeout_s, remaining))
         longest = HOLD_S if self.patience.cancel is None else HOLD_IF_CANCELLABLE_S
         hold = int(min(longest, remaining))
@@ -116,8 +119,8 @@ class _Errand:
                 job=job.id,
                 location=location,
             )
-        accepted_now = self.job is None
-        self.job, self.location = job.id, location
+        accepted_now = not self.following
+        self.job, self.location, self.following = job.id, location, True
         self.heard = f"job {job.id} ({job.message or job.state})"
         if "preference-applied" in reply.headers:
             # The server held the request, which was the waiting; the floor is for one that only says so.

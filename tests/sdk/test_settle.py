@@ -17,6 +17,7 @@ from sie_sdk.errors import (
     InferenceError,
     JobNotFoundError,
     ProvisioningError,
+    OutOfMemoryError,
     QueueFullError,
     SIEError,
     UnexpectedReplyError,
@@ -188,6 +189,14 @@ def test_a_full_queue_is_tried_again_with_the_same_request() -> None:
     assert world.states == ["retrying", "retrying", "done"]
     for waited, asked in zip(world.waits, [2.0, 4.0], strict=True):
         assert asked <= waited <= asked * 1.1
+
+
+def test_a_job_whose_result_may_pass_is_asked_for_again_by_the_request_itself() -> None:
+    world = World([accepted(), refused(OutOfMemoryError("not now", retry_after=2.0)), accepted(), DONE])
+    assert world.run() is DONE
+    assert [send.method for send in world.sent] == ["POST", "GET", "POST", "GET"]
+    assert world.sent[2] == world.sent[0]
+    assert world.states == ["provisioning", "retrying", "provisioning", "done"]
 
 
 def test_a_lost_connection_is_tried_again_on_the_post_and_on_the_job() -> None:
