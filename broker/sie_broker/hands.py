@@ -47,7 +47,7 @@ class _Settled(NamedTuple):
     at: float
 
 
-DeliverReply = Callable[[str | None, Reply], Awaitable[None]]
+DeliverReply = Callable[[str | None, Reply, Work | None], Awaitable[None]]
 
 
 class NatsDelivery:
@@ -69,7 +69,7 @@ class NatsDelivery:
         # Stored once, however often it is sent.
         if self._checked_in is None or self._checked_in[0] is not reply:
             self._checked_in = reply, await claim.check_in(self._hands.payloads, reply)
-        await self._hands.deliver_reply(self.work.reply_to, self._checked_in[1])
+        await self._hands.deliver_reply(self.work.reply_to, self._checked_in[1], self.work)
 
     async def ack(self) -> None:
         await self._end(b"+ACK")

@@ -195,8 +195,11 @@ class NatsBroker:
             future.set_result(reply)
         return bool(waiting)
 
-    async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
+    async def deliver_reply(self, reply_to: str | None, reply: Reply, work: Work | None = None) -> None:
         """Send the reply to an inbox; when its owner does not take it, keep it as the job's result.
+
+        ``work``, if it is known, is then recorded as the job: a repeat that comes when the queue has forgotten the id
+        finds the result by it.
 
         For a sink it is kept, and said to be due before: a worker that dies in between computes it again, and one that
         is told that it was kept need not ask whether that was said.
@@ -207,6 +210,8 @@ class NatsBroker:
             await jobs.keep(self.jobs, reply)
         elif not await self._offer(reply_to, reply):
             await jobs.keep(self.jobs, reply)
+            if work is not None and work.dataref is None:
+                await jobs.accept(self.jobs, jobs.job_of(work))
             # Sent once more, unasked: an owner that lost its connection looks for what was kept as soon as it is back,
             # and one that is back already hears this.
             headers, body = envelope.from_reply(reply)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 
+import msgspec
 import pytest
 
 from sie_broker import jobs, subjects
@@ -173,6 +174,19 @@ async def test_a_reply_nobody_confirmed_is_kept_and_sent_once_more(broker: NatsB
     assert first.data == second.data == b"done"
     assert first.reply and not second.reply
     assert (await jobs.result(broker.jobs, "w")) == Reply(id="w", data=b"done")
+
+
+async def test_work_whose_ingress_is_gone_is_recorded_as_a_job_with_its_result(broker: NatsBroker) -> None:
+    taken: list[Delivery] = []
+    gone = msgspec.structs.replace(work("w"), reply_to=subjects.reply("gone", "w"))
+    await broker.submit(gone)
+    with pulling(broker, taken):
+        await eventually(lambda: len(taken) == 1)
+        await taken[0].reply(Reply(id="w", data=b"done"))
+        await taken[0].ack()
+    assert (await jobs.result(broker.jobs, "w")) == Reply(id="w", data=b"done")
+    found = await jobs.find(broker.jobs, "w")
+    assert found is not None and found.digest == jobs.job_of(gone).digest
 
 
 def test_a_pulse_that_beats_tells_of_no_standstill_and_a_late_one_of_all_of_it() -> None:
