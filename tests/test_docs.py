@@ -56,6 +56,17 @@ def test_every_route_is_documented() -> None:
         assert path.replace("/v1/ids/", "/v1/jobs/") in documented
 
 
+def test_every_fault_test_has_its_row_and_every_row_its_test() -> None:
+    rows = re.findall(r"^\| .* \| `(test_\w+)` \|", text("docs/reliability.md"), re.MULTILINE)
+    tests = [
+        name
+        for path in (ROOT / "tests/faults").glob("test_*.py")
+        if "pytest.mark.e2e" in (source := path.read_text())
+        for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)
+    ]
+    assert sorted(rows) == sorted(tests)
+
+
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text(page)):

@@ -1,7 +1,7 @@
 """The workers as one process hears of them: the table of heartbeats, judged by age.
 
-Owns the table and what "live" means. Nobody is believed longer than `STALE_S`, whether or not a goodbye came; who reads
-``at`` needs a clock near the sender's. What follows from it is decided by the reader.
+Owns the table and what "live" means. Nobody is believed longer than `STALE_S`, whether or not a goodbye came; ``at`` is
+in the deployment's time (``clock``). What follows from it is decided by the reader.
 """
 
 from __future__ import annotations
