@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from sie_broker import clock
 from sie_broker.assignment import Member, assign
 from sie_broker.connection import cancelled
-from sie_broker.contract import Broker, Lane
+from sie_broker.contract import Broker
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import DEFAULT, Assignment, service_of
+from sie_broker.records import Lane
 from sie_broker.workers import Workers
 from sie_sdk.errors import QueueUnavailableError
 

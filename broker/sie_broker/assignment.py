@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from sie_broker.contract import Lane
 from sie_broker.pools import DEFAULT, Pool, service_of
+from sie_broker.records import Lane
 
 
 class Member(NamedTuple):

@@ -19,7 +19,7 @@ from nats.js.api import Header
 from nats.js.kv import KV_MARKER_REASON, KV_OP, KV_PURGE, MSG_ROLLUP_SUBJECT, KeyValue
 
 from sie_broker.connection import translated
-from sie_broker.contract import Entry
+from sie_broker.records import Entry
 
 OUTDATED = (10071, 10164)
 """JetStream's error codes for "wrong last sequence": somebody else wrote meanwhile."""

@@ -26,7 +26,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from sie_broker.contract import Payloads, Reply, Store, Submission, Work
+from sie_broker.contract import Payloads, Store
+from sie_broker.records import Reply, Submission, Work
 from sie_broker.subjects import name_of, token
 from sie_sdk.errors import InvalidInputError, PayloadLostError, QueueFullError
 

@@ -1,7 +1,7 @@
-"""The broker's contract: what the in-memory broker and the NATS broker both do. It fits one screen on purpose.
+"""The broker's contract: what the in-memory broker and the NATS broker both do.
 
-Owns the records that travel (`Work`, `Reply`, `WorkerState`) and the verbs. Knows no model and no transport.
-One suite, ``tests/congruence``, runs on both implementations.
+Owns the verbs; what travels and what is kept stands in ``records``. Knows no model and no transport. One suite,
+``tests/congruence``, runs on both implementations.
 """
 
 from __future__ import annotations
@@ -9,118 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Literal, NamedTuple, Protocol, get_args
-
-import msgspec
+from typing import Literal, Protocol
 
 from sie_broker.parcel import Parcel
-from sie_sdk.types import Priority
-
-MAX_DELIVERIES = 5
-"""How often one work is given to a worker at most."""
-MAX_REQUEUES = 4
-"""How often it is queued anew with all its deliveries before it."""
-
-
-class Lane(msgspec.Struct, frozen=True, order=True):
-    """Where work waits and what scales as one: a bundle on a machine profile for a pool."""
-
-    pool: str
-    bundle: str
-    profile: str
-
-    def __str__(self) -> str:
-        return f"{self.pool}/{self.bundle}/{self.profile}"
-
-
-PRIORITIES: tuple[Priority, ...] = get_args(Priority)
-"""Each has queues and room of its own, so that bulk work keeps no interactive work waiting."""
-
-
-class Queue(NamedTuple):
-    """Where one kind of work waits, in order: a model of a lane, in one priority class."""
-
-    lane: Lane
-    model: str
-    priority: Priority = "interactive"
-
-
-class Work(msgspec.Struct, frozen=True):
-    """One unit of work: a CloudEvent ``dev.sie.<op>.v1`` whose data is the request body (msgpack)."""
-
-    id: str
-    op: str
-    lane: Lane
-    model: str
-    data: bytes
-    time: float
-    """When the ingress accepted it; seconds since the epoch."""
-    reply_to: str | None = None
-    """An inbox somebody listens on, or None: the reply is kept as the result of job ``id``. Or a job's sink
-    (`sie_broker.subjects.sink`): the reply is kept, and sent there."""
-    deadline: float | None = None
-    """Seconds since the epoch after which nobody wants the answer."""
-    traceparent: str | None = None
-    priority: Priority = "interactive"
-    tenant: str = ""
-    """On whose behalf, for limits; empty when nobody said."""
-    cause: str | None = None
-    """The id of the CloudEvent that asked for it, when one did; the result event names it."""
-    dataref: str | None = None
-    """Where the data is when it is too large to travel with the work (``claim``); ``data`` is empty then."""
-
-    @property
-    def queue(self) -> Queue:
-        """Where it waits."""
-        return Queue(self.lane, self.model, self.priority)
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """The answer to one `Work`: a CloudEvent ``dev.sie.result.v1``; its msgpack data is a result or an error object."""
-
-    id: str
-    data: bytes
-    status: int = 200
-    worker: str = ""
-    cause: str | None = None
-    """The ``cause`` of its work."""
-    dataref: str | None = None
-    """Where the data is when it is too large to travel with the reply (``claim``); ``data`` is empty then."""
-    kept: bool = False
-    """Its job has it as its result as well, which owns what ``dataref`` refers to."""
-
-
-class Submission(msgspec.Struct, frozen=True):
-    """The broker's receipt: the work is durable. ``duplicate``: the same id was already accepted a short while ago."""
-
-    sequence: int
-    duplicate: bool = False
-
-
-class WorkerState(msgspec.Struct, frozen=True):
-    """A worker's heartbeat. Readers treat ``at`` (seconds since the epoch) as the truth, not its arrival."""
-
-    worker: str
-    lane: Lane
-    state: Literal["starting", "ready", "draining"]
-    at: float
-    models: tuple[str, ...] = ()
-    in_flight: int = 0
-    """Requests in hand."""
-    completed: int = 0
-    home: str = "default"
-    """The pool it was started in; ``lane`` names the one it works for now."""
-    forwards: int = 0
-    """Texts computed since the start, so that a test can see that nothing is computed twice."""
-    memory_bytes: int = 0
-    startup: dict[str, float] = {}
-    """Seconds from the start of the process to each milestone of its start-up."""
-    busy_s: float = 0.0
-    """Seconds with work in hand since the start."""
-    full_s: float = 0.0
-    """Of these, the seconds in which it took no more of some class of work: its hands were full."""
-    bundle_config_hash: str = ""
-    """Of the specs of its lane as it has them: equal where the catalogue is."""
+from sie_broker.records import DeadLetter, Entry, Lane, Queue, Reply, Submission, Work, WorkerState
 
 
 class Delivery(Protocol):
@@ -213,13 +105,6 @@ class Room(Protocol):
     def release(self, count: int) -> None: ...
 
 
-class Entry(NamedTuple):
-    """What stands under a key: None when nothing does. ``revision`` is what `Bucket.replace` must name to change it."""
-
-    value: bytes | None
-    revision: int
-
-
 class Bucket(Protocol):
     """A small durable key-value store; values live for the bucket's lifetime."""
 
@@ -246,27 +131,6 @@ class Bucket(Protocol):
         that is refused is told too. Filters by ``key``.
         """
         ...
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """Work that nobody is given again, or a result that no sink takes, with all it came with; kept for a week."""
-
-    id: str
-    """The work's own; ``<job>-result`` of a result; ``<stream>-<sequence>`` where none could be read."""
-    reason: Literal["exhausted", "malformed", "undeliverable"]
-    """No worker finished it, or it is no work event, or no sink took it: ``fault`` says why."""
-    subject: str
-    """Where it waited, and where a replay puts it."""
-    headers: dict[str, str]
-    at: float
-    """When it was given up; this and ``accepted``, when it was queued, are seconds since the epoch."""
-    accepted: float
-    deliveries: int
-    size: int
-    """Bytes of ``data``."""
-    fault: str = ""
-    data: bytes = b""
-    """Left out of a list."""
 
 
 class DeadLetters(Protocol):

@@ -16,7 +16,8 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from sie_broker import deadletters, jobs, subjects
 from sie_broker.connection import translated
-from sie_broker.contract import Bucket, DeadLetter, Payloads, Reply
+from sie_broker.contract import Bucket, Payloads
+from sie_broker.records import DeadLetter, Reply
 from sie_broker.streams import DEAD
 from sie_sdk.errors import PayloadLostError, QueueUnavailableError
 

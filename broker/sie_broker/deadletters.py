@@ -15,7 +15,8 @@ import msgspec
 
 from sie_broker import claim, envelope, jobs, subjects
 from sie_broker.claim import Reference
-from sie_broker.contract import Bucket, DeadLetter, Payloads, Reply, Work
+from sie_broker.contract import Bucket, Payloads
+from sie_broker.records import DeadLetter, Reply, Work
 from sie_sdk.errors import InvalidInputError, NotFoundError, SIEError, WorkExhaustedError
 from sie_sdk.refusals import error_body
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from urllib.parse import unquote
 
-from sie_broker.contract import PRIORITIES, Lane, Reply, Work
+from sie_broker.records import PRIORITIES, Lane, Reply, Work
 from sie_sdk.types import Priority
 
 MSGPACK = "application/msgpack"

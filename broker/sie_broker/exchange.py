@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, get_args
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import event_format
-from sie_broker.contract import Reply
 from sie_broker.envelope import RESULT_TYPE, work_type
+from sie_broker.records import Reply
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Operation

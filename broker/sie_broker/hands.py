@@ -22,8 +22,9 @@ from nats.aio.msg import Msg
 
 from sie_broker import claim, deadletters
 from sie_broker.connection import translated
-from sie_broker.contract import MAX_REQUEUES, Payloads, Reply, Work
+from sie_broker.contract import Payloads
 from sie_broker.peers import Peers, Place, place
+from sie_broker.records import MAX_REQUEUES, Reply, Work
 from sie_broker.streams import NANO
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 

@@ -15,11 +15,12 @@ from typing import Protocol
 
 from sie_broker import clock, pool_demand
 from sie_broker.connection import cancelled
-from sie_broker.contract import Broker, Lane
+from sie_broker.contract import Broker
 from sie_broker.demand import Demand, Policy, open_sessions, wanted
 from sie_broker.lane_status import Board, LaneStatus
 from sie_broker.pool_table import PoolTable
 from sie_broker.rate import Rates
+from sie_broker.records import Lane
 from sie_broker.workers import Workers
 from sie_sdk.errors import QueueUnavailableError
 

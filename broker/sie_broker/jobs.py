@@ -12,7 +12,8 @@ import hashlib
 
 import msgspec
 
-from sie_broker.contract import Bucket, Lane, Reply, Work
+from sie_broker.contract import Bucket
+from sie_broker.records import Lane, Reply, Work
 from sie_broker.subjects import token
 from sie_sdk.errors import QueueUnavailableError
 

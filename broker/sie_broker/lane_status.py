@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from sie_broker.contract import Bucket, Lane
+from sie_broker.contract import Bucket
+from sie_broker.records import Lane
 from sie_broker.subjects import lane_key
 
 PREFIX = "status."

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from sie_broker.connection import cancelled
-from sie_broker.contract import Bucket, Entry
+from sie_broker.contract import Bucket
+from sie_broker.records import Entry
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker.lease")

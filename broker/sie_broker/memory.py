@@ -19,22 +19,10 @@ from typing import NamedTuple
 import msgspec
 
 from sie_broker import claim, deadletters, envelope, jobs, subjects
-from sie_broker.contract import (
-    MAX_DELIVERIES,
-    MAX_REQUEUES,
-    Delivery,
-    Entry,
-    Lane,
-    Queue,
-    Reply,
-    Room,
-    Store,
-    Submission,
-    Work,
-    WorkerState,
-)
+from sie_broker.contract import Delivery, Room, Store
 from sie_broker.memory_deadletters import MemoryDeadLetters
 from sie_broker.parcel import MemoryParcel, Parcel
+from sie_broker.records import MAX_DELIVERIES, MAX_REQUEUES, Entry, Lane, Queue, Reply, Submission, Work, WorkerState
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 DUPLICATE_WINDOW_S = 120.0

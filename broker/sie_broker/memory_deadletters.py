@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sie_broker import deadletters, subjects
-from sie_broker.contract import DeadLetter
+from sie_broker.records import DeadLetter
 
 if TYPE_CHECKING:
     from sie_broker.memory import MemoryBroker

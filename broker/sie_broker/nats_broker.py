@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from sie_broker import claim, clock, connection, deadletters, envelope, jobs, streams, subjects
 from sie_broker.bucket import NatsBucket
 from sie_broker.connection import refusal, translated
-from sie_broker.contract import Delivery, Lane, Queue, Reply, Room, Submission, Work, WorkerState
+from sie_broker.contract import Delivery, Room
 from sie_broker.deadletter_stream import NatsDeadLetters
 from sie_broker.exhausted import Burial
 from sie_broker.hands import Hands
@@ -32,6 +32,7 @@ from sie_broker.parcels import parcels
 from sie_broker.payloads import NatsPayloads
 from sie_broker.provisioning import Provisioner
 from sie_broker.pull import Link, pull
+from sie_broker.records import Lane, Queue, Reply, Submission, Work, WorkerState
 from sie_broker.streams import Limits
 from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sie_broker.contract import Lane
 from sie_broker.demand import Policy
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import DEFAULT, service_of
+from sie_broker.records import Lane
 
 
 def stands_alone(lane: Lane, table: PoolTable) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sie_broker.contract import Lane
+from sie_broker.records import Lane
 from sie_broker.subjects import name_of, token
 
 DEFAULT = "default"

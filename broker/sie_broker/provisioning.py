@@ -16,7 +16,7 @@ from nats.aio.client import Client
 
 from sie_broker import claim, streams, subjects
 from sie_broker.connection import translated
-from sie_broker.contract import PRIORITIES, Lane, Queue
+from sie_broker.records import PRIORITIES, Lane, Queue
 from sie_broker.streams import Limits
 from sie_sdk.errors import ConfigurationError, QueueUnavailableError
 

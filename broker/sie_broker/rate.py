@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sie_broker.contract import Lane, WorkerState
 from sie_broker.pools import service_of
+from sie_broker.records import Lane, WorkerState
 
 ENOUGH_WORKS, ENOUGH_S = 20, 5.0
 """A window ends with both of these, so that what was begun before it and finished in it hardly counts; or"""

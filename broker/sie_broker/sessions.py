@@ -20,7 +20,7 @@ from urllib.parse import quote
 import httpx
 
 from sie_broker import clock
-from sie_broker.contract import Lane
+from sie_broker.records import Lane
 
 log = logging.getLogger("sie.broker.sessions")
 

@@ -23,9 +23,10 @@ from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import binding, claim, clock, envelope, exchange, jobs, merge, subjects
 from sie_broker.allow_list import AllowList, Target
-from sie_broker.contract import Broker, Bucket, DeadLetter, Reply
+from sie_broker.contract import Broker, Bucket
 from sie_broker.parcel import Parcel
 from sie_broker.parcels import work_off
+from sie_broker.records import DeadLetter, Reply
 from sie_broker.subjects import token
 from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError
 from sie_sdk.refusals import error_body

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import msgspec
 
 from sie_broker import claim, subjects
-from sie_broker.contract import MAX_DELIVERIES, Queue, Store
+from sie_broker.contract import Store
 from sie_broker.jobs import LIFETIME_S
+from sie_broker.records import MAX_DELIVERIES, Queue
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """What the NATS server must accept in one message (``max_payload``)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sie_broker.contract import PRIORITIES, Lane, Queue
+from sie_broker.records import PRIORITIES, Lane, Queue
 
 WORK = "sie.work"
 REPLY = "sie.reply"

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import msgspec
 
 from sie_broker import clock
-from sie_broker.contract import Bucket, Lane, WorkerState
+from sie_broker.contract import Bucket
+from sie_broker.records import Lane, WorkerState
 
 log = logging.getLogger("sie.broker.workers")
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 
 from sie_broker import clock
 from sie_broker.connection import cancelled
-from sie_broker.contract import Broker, Lane
+from sie_broker.contract import Broker
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import DEFAULT, Pool, service_of
+from sie_broker.records import Lane
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import SIEError
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sie_broker.contract import Lane
+from sie_broker.records import Lane
 from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import ModelNotFoundError
 

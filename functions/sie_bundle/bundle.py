@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from sie_broker.contract import Broker, Lane
+from sie_broker.contract import Broker
 from sie_broker.pools import Assignment
+from sie_broker.records import Lane
 from sie_bundle import encode, extract, score
 from sie_bundle.door import Door
 from sie_bundle.executor import Executor

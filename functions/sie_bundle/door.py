@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import binding, clock, event_format, exchange
-from sie_broker.contract import Reply, Work
+from sie_broker.records import Reply, Work
 from sie_bundle.presence import Presence
 from sie_config.registry import Registry, lane_of
 from sie_sdk import refusals, wire

@@ -14,7 +14,7 @@ from concurrent.futures import Executor as Threads
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from sie_broker import clock
-from sie_broker.contract import Work
+from sie_broker.records import Work
 from sie_bundle.executor import Executor, Forwarded
 from sie_bundle.outputs import Outputs
 from sie_bundle.residency import Residency

@@ -17,7 +17,8 @@ import msgspec
 
 from sie_broker import clock
 from sie_broker.connection import cancelled
-from sie_broker.contract import Broker, Lane, WorkerState
+from sie_broker.contract import Broker
+from sie_broker.records import Lane, WorkerState
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.bundle.presence")

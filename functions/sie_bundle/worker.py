@@ -16,7 +16,8 @@ import msgspec
 
 from sie_broker import claim, clock, jobs
 from sie_broker.connection import cancelled
-from sie_broker.contract import PRIORITIES, Broker, Delivery, Lane, Queue, Reply, Work
+from sie_broker.contract import Broker, Delivery
+from sie_broker.records import PRIORITIES, Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
 from sie_bundle.isolation import Isolation
 from sie_bundle.settings import MAX_REPLY_BYTES

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from sie_broker.contract import Lane
 from sie_broker.jobs import LIFETIME_S, Job
+from sie_broker.records import Lane
 from sie_sdk.errors import RateLimitedError
 
 

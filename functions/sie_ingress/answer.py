@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sie_broker.contract import Reply
 from sie_broker.jobs import Job
+from sie_broker.records import Reply
 from sie_config.registry import Registry
 from sie_ingress.metrics import Metrics
 from sie_sdk import refusals, replies, results, wire

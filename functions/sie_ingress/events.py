@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sie_broker import binding, exchange
-from sie_broker.contract import Reply
 from sie_broker.jobs import Job
+from sie_broker.records import Reply
 from sie_ingress import answer
 from sie_ingress.answer import Answers
 from sie_ingress.body import read_body

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sie_broker import clock
-from sie_broker.contract import Reply, Work
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id
+from sie_broker.records import Reply, Work
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer, parts

@@ -15,9 +15,10 @@ from collections.abc import AsyncGenerator, Callable
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import binding, exchange, jobs, sinks, subjects
-from sie_broker.contract import Broker, DeadLetter, Reply, Room
+from sie_broker.contract import Broker, Room
 from sie_broker.parcel import Parcel
 from sie_broker.parcels import work_off
+from sie_broker.records import DeadLetter, Reply
 from sie_broker.sinks import Sink
 from sie_ingress.event_requests import EventRequests, job_of
 from sie_sdk import wire

@@ -8,9 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sie_broker import jobs
-from sie_broker.contract import Broker, Reply
+from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import collect, whole
+from sie_broker.records import Reply
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import clock
-from sie_broker.contract import Lane, WorkerState
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import DEFAULT, Pool
+from sie_broker.records import Lane, WorkerState
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
 from sie_ingress import answer, pool_requests

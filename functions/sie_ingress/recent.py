@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from sie_broker import claim
-from sie_broker.contract import Payloads, Reply
+from sie_broker.contract import Payloads
+from sie_broker.records import Reply
 from sie_sdk.errors import IdempotencyMismatchError
 
 RECENT_S = 120.0

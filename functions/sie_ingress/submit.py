@@ -16,9 +16,10 @@ from typing import NamedTuple, cast
 import msgspec
 
 from sie_broker import jobs
-from sie_broker.contract import Broker, Lane, Reply, Work
+from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import whole
+from sie_broker.records import Lane, Reply, Work
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.recent import RecentReplies, same_request

@@ -15,7 +15,7 @@ import msgspec
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import event_format, exchange
-from sie_broker.contract import PRIORITIES
+from sie_broker.records import PRIORITIES
 from sie_sdk.errors import DeadlineExceededError, InvalidInputError
 from sie_sdk.types import Priority
 

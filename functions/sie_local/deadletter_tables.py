@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sie_broker.contract import DeadLetter
 from sie_broker.envelope import JSON, MSGPACK
+from sie_broker.records import DeadLetter
 
 LONGEST_TEXT = 200
 LONGEST_LIST = 8

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from sie_broker.contract import DeadLetter, DeadLetters
+from sie_broker.contract import DeadLetters
 from sie_broker.nats_broker import NatsBroker
+from sie_broker.records import DeadLetter
 from sie_local import deadletter_tables as tables
 from sie_local.state import StateFolder, default_folder
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, QueueUnavailableError, SIEError

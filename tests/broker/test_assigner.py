@@ -12,9 +12,10 @@ import pytest
 
 from sie_broker import assigner, workers
 from sie_broker.assigner import Assigner
-from sie_broker.contract import Broker, Lane, WorkerState
+from sie_broker.contract import Broker
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import Assignment, Pool
+from sie_broker.records import Lane, WorkerState
 from tests.conftest import eventually
 
 HOME = Lane("default", "default", "cpu")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker.assignment import Claim, Member, assign, grants
-from sie_broker.contract import Lane
 from sie_broker.pools import DEFAULT, Pool, service_of
+from sie_broker.records import Lane
 
 NOW = 1000.0
 SERVICES = [Lane(DEFAULT, "default", "cpu"), Lane(DEFAULT, "default", "l4"), Lane(DEFAULT, "other", "cpu")]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from sie_broker import envelope
 from sie_broker.binding import from_http, from_nats, to_http, to_nats
-from sie_broker.contract import Lane, Reply, Work
 from sie_broker.event_format import BATCH, STRUCTURED
+from sie_broker.records import Lane, Reply, Work
 from sie_sdk.errors import InvalidInputError, UnsupportedMediaTypeError
 from tests.broker.any_events import events, headers, json_values, minimal, parts, refused, strings
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sie_broker import claim, streams
 from sie_broker.claim import Reference
-from sie_broker.contract import Lane, Reply, Work
 from sie_broker.memory import MemoryPayloads
+from sie_broker.records import Lane, Reply, Work
 from sie_broker.streams import MAX_WORK_BYTES, Limits
 from sie_sdk.errors import InvalidInputError, PayloadLostError, QueueFullError
 

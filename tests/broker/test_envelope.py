@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker import envelope, subjects
-from sie_broker.contract import PRIORITIES, Lane, Queue, Reply, Work
+from sie_broker.records import PRIORITIES, Lane, Queue, Reply, Work
 
 names = st.text(min_size=1, max_size=60)
 # The envelope carries microseconds; 1970 to 2100.

@@ -11,12 +11,12 @@ from typing import Literal
 import msgspec
 
 from sie_broker import lane_status
-from sie_broker.contract import Lane, Work, WorkerState
 from sie_broker.demand import Policy
 from sie_broker.holder import Holder
 from sie_broker.lane_status import LaneStatus
 from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_broker.pool_table import PoolTable
+from sie_broker.records import Lane, Work, WorkerState
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
 

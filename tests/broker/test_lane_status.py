@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from sie_broker import lane_status
-from sie_broker.contract import Broker, Lane
+from sie_broker.contract import Broker
 from sie_broker.lane_status import Board, LaneStatus
 from sie_broker.memory import MemoryBucket
+from sie_broker.records import Lane
 
 LANE = Lane(pool="team.a", bundle="minilm", profile="cpu")
 BUSY = LaneStatus(LANE, waiting=7, rate=20.0, measured=True, wanted=1, live=1, at=1000.0)

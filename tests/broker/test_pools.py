@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from sie_broker import pool_table, pools
-from sie_broker.contract import Broker, Lane
+from sie_broker.contract import Broker
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import Assignment, Pool
+from sie_broker.records import Lane
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
 

@@ -12,9 +12,10 @@ import pytest
 from nats.aio.client import Client
 
 from sie_broker import pull, subjects
-from sie_broker.contract import Delivery, Lane, Queue, Work
+from sie_broker.contract import Delivery
 from sie_broker.nats_broker import NatsBroker
 from sie_broker.pull import BUSY_S, MOST, STANDING, STANDING_S, Ask
+from sie_broker.records import Lane, Queue, Work
 from sie_broker.room import Room
 from sie_broker.streams import Limits
 from tests.conftest import eventually

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from sie_broker.contract import Lane
+from sie_broker.records import Lane
 from sie_broker.sessions import Ended, Sessions, pause_s
 from tests.broker.http_double import SessionServer
 from tests.conftest import eventually

@@ -17,9 +17,10 @@ import pytest
 
 from sie_broker import claim, jobs, sinks, subjects
 from sie_broker.allow_list import AllowList
-from sie_broker.contract import Broker, DeadLetter, Reply
+from sie_broker.contract import Broker
 from sie_broker.merge import part_id
 from sie_broker.nats_broker import NatsBroker
+from sie_broker.records import DeadLetter, Reply
 from sie_broker.sinks import Answer, Dispatcher, Sink, answer_of, pause_s
 from sie_sdk import replies, results, wire
 from sie_sdk.outputs import DenseOutput

@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 import pytest
 
-from sie_broker.contract import Broker, Lane, WorkerState
+from sie_broker.contract import Broker
+from sie_broker.records import Lane, WorkerState
 from sie_broker.workers import STALE_S, Workers
 
 LANE = Lane(pool="default", bundle="minilm", profile="cpu")

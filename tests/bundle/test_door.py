@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
-from sie_broker.contract import Work
 from sie_broker.memory import MemoryBroker
+from sie_broker.records import Work
 from sie_bundle.door import DEMAND, SESSION, Door
 from sie_bundle.presence import Counts, Presence
 from sie_config.registry import Registry, lane_of

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from sie_broker.contract import Work
+from sie_broker.records import Work
 from sie_bundle import entailment, extract
 from sie_bundle.cost import Fit
 from sie_bundle.executor import Executor

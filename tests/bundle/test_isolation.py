@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from sie_broker.contract import Lane, Reply, Work
 from sie_broker.memory import MemoryBucket
+from sie_broker.records import Lane, Reply, Work
 from sie_bundle import isolation
 from sie_bundle.isolation import SUSPECT, Isolation, is_marked
 from sie_sdk.errors import QueueUnavailableError

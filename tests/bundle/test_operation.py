@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sie_broker.contract import Work
+from sie_broker.records import Work
 from sie_bundle import encode
 from sie_bundle.executor import Executor, Forwarded, Model
 from sie_bundle.operation import Operation

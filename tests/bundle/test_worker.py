@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from sie_broker import jobs, room
-from sie_broker.contract import Broker, Lane, Queue, Reply, Work
+from sie_broker.contract import Broker
+from sie_broker.records import Lane, Queue, Reply, Work
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import InvalidInputError

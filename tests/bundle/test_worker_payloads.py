@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from sie_broker import claim, jobs
-from sie_broker.contract import Broker, Delivery, Queue, Reply, Work
+from sie_broker.contract import Broker, Delivery
 from sie_broker.memory import MemoryBroker
+from sie_broker.records import Queue, Reply, Work
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry
 from sie_sdk.errors import QueueUnavailableError

@@ -10,9 +10,10 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 import pytest
 
-from sie_broker.contract import Broker, Lane, Queue, Work
+from sie_broker.contract import Broker
 from sie_broker.pool_table import PoolTable
 from sie_broker.pools import Pool
+from sie_broker.records import Lane, Queue, Work
 from sie_broker.room import Room
 from sie_config import pool_queues
 from sie_config.pool_queues import PoolQueues

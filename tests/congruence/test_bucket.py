@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from sie_broker.contract import Broker, Bucket, Entry
+from sie_broker.contract import Broker, Bucket
+from sie_broker.records import Entry
 
 
 @pytest.fixture

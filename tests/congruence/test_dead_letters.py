@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from sie_broker import claim, jobs
-from sie_broker.contract import MAX_DELIVERIES, MAX_REQUEUES, Broker, DeadLetter, Reply, Work
+from sie_broker.contract import Broker
+from sie_broker.records import MAX_DELIVERIES, MAX_REQUEUES, DeadLetter, Reply, Work
 from sie_sdk.errors import NotFoundError
 from tests.congruence.test_broker import LANE, MODEL, pulling, take, work
 from tests.congruence.test_payloads import eventually_empty

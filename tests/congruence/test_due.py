@@ -10,8 +10,9 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from sie_broker import jobs, subjects
-from sie_broker.contract import Broker, DeadLetter, Reply
+from sie_broker.contract import Broker
 from sie_broker.parcel import Parcel
+from sie_broker.records import DeadLetter, Reply
 from tests.congruence.test_broker import LANE, MODEL, Plenty, pulling, take, work
 
 

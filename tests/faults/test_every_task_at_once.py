@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_broker.contract import Lane, Work
+from sie_broker.records import Lane, Work
 from sie_bundle import encode, extract, score
 from sie_bundle.executor import Executor
 from sie_bundle.operation import Operation

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sie_broker.contract import MAX_DELIVERIES
+from sie_broker.records import MAX_DELIVERIES
 from sie_sdk import results, wire
 from sie_sdk.types import EncodeRequest, Item
 from tests.faults.callers import Asked, Load, asked

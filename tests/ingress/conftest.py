@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from starlette.applications import Starlette
 
-from sie_broker.contract import Broker, Work
+from sie_broker.contract import Broker
 from sie_broker.pool_table import PoolTable
+from sie_broker.records import Work
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.worker import Worker
 from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Multivector, Score, Sparse, Tasks

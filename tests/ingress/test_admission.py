@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.contract import Lane
 from sie_broker.jobs import LIFETIME_S, Job
+from sie_broker.records import Lane
 from sie_ingress.admission import Admission
 from sie_sdk.errors import RateLimitedError
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from sie_broker import lane_status
-from sie_broker.contract import Submission, Work
 from sie_broker.lane_status import LaneStatus
+from sie_broker.records import Submission, Work
 from sie_config.registry import lane_of
 from sie_sdk.errors import QueueFullError
 from tests.conftest import eventually

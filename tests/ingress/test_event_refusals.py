@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sie_broker.contract import Broker, Work
+from sie_broker.contract import Broker
+from sie_broker.records import Work
 from sie_sdk.errors import QueueFullError, QueueUnavailableError, UnavailableError
 from tests.conftest import eventually
 from tests.ingress.any_producer import ROUTE, Office, event, lengths, office

@@ -17,7 +17,8 @@ from cloudevents.core.bindings.http import from_binary_event, to_binary_event, t
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import process
-from sie_broker.contract import Broker, Queue, Work
+from sie_broker.contract import Broker
+from sie_broker.records import Queue, Work
 from sie_broker.room import Room
 from sie_config.registry import lane_of
 from sie_sdk import results, wire

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from sie_broker import binding, parcels, streams
-from sie_broker.contract import Work
 from sie_broker.nats_broker import NatsBroker
+from sie_broker.records import Work
 from sie_broker.streams import EVENTS
 from sie_ingress.intake import Intake
 from sie_sdk import results, wire

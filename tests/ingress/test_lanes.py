@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker import lane_status
-from sie_broker.contract import Lane, WorkerState
 from sie_broker.lane_status import BELIEVED_S, LaneStatus
 from sie_broker.memory import MemoryBroker
+from sie_broker.records import Lane, WorkerState
 from sie_broker.subjects import lane_key
 from sie_ingress.lanes import LONGEST_S, SHORTEST_S, Lanes, expected_s
 from tests.conftest import eventually

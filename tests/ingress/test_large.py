@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from sie_broker import claim, jobs
-from sie_broker.contract import Broker, Reply, Work
+from sie_broker.contract import Broker
 from sie_broker.merge import part_id
+from sie_broker.records import Reply, Work
 from sie_sdk import replies, results, wire
 from sie_sdk.calls import fresh_key
 from sie_sdk.outputs import MultivectorOutput

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.contract import Reply
 from sie_broker.merge import merge
+from sie_broker.records import Reply
 from sie_config.model_spec import Multivector, Tasks
 from sie_ingress import parts
 from sie_sdk import replies, results, wire

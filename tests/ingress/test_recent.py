@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sie_broker.contract import Reply
 from sie_broker.memory import MemoryPayloads
+from sie_broker.records import Reply
 from sie_ingress import recent
 from sie_ingress.recent import RECENT_BYTES, RecentReplies
 from sie_sdk.errors import IdempotencyMismatchError

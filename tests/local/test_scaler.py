@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from sie_broker import process
-from sie_broker.contract import Lane
 from sie_broker.demand import open_sessions
+from sie_broker.records import Lane
 from sie_broker.sessions import Sessions
 from sie_local.autoscaling import Policy
 from sie_local.child import Child, Program, serves
