@@ -133,7 +133,8 @@ class NatsBroker:
 
     async def close(self) -> None:
         """Leave; work still in hand is given back to others."""
-        self._clock.cancel()
+        for task in filter(None, (self._clock, self._back)):
+            task.cancel()
         await self.hands.close()
         with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)

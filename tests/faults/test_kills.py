@@ -6,14 +6,21 @@ import pytest
 
 from tests.faults.callers import CALLERS, Load, account
 from tests.faults.deployment import IN_HAND, Deployment
+from tests.platform import wait_until
 
 pytestmark = pytest.mark.e2e
+
+
+def busy(deployment: Deployment, worker: str) -> bool:
+    """Whether a bundle has begun more than it has computed."""
+    return len(deployment.recorded("start", worker)) > len(deployment.recorded("done", worker))
 
 
 def test_a_bundle_killed_mid_batch_costs_what_it_had_in_hand(deployment: Deployment) -> None:
     deployment.up("bundle-1", "bundle-2")
     load = Load([deployment.url()], 600)
     load.await_answered(150)
+    wait_until(lambda: busy(deployment, "bundle-1"))
     deployment.kill("bundle-1")
     again = account(deployment, load)
     assert 0 < len(again.begun_again) <= IN_HAND
@@ -24,6 +31,7 @@ def test_two_of_three_bundles_killed_under_load_cost_what_they_had_in_hand(deplo
     deployment.up("bundle-1", "bundle-2", "bundle-3")
     load = Load([deployment.url()], 600)
     load.await_answered(150)
+    wait_until(lambda: busy(deployment, "bundle-1"))
     deployment.kill("bundle-1")
     deployment.kill("bundle-3")
     again = account(deployment, load)
