@@ -7,7 +7,6 @@ drain with a deadline. Not here: the process (``__main__``), the broker it is gi
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
 import os
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from sie_broker import process
 from sie_broker.contract import Broker
 from sie_broker.pools import Assignment
 from sie_broker.records import Lane
@@ -64,10 +64,7 @@ class Warming(threading.Thread):
             # A forward pass lets go of Python's lock at every step and must get it back for the next; 5 ms, Python's
             # own choice, is how long the event loop may keep it waiting each time.
             sys.setswitchinterval(0.0002)
-            # What is imported stays. A full collection that looks at it all stops every request for a tenth of a
-            # second, and came every other one under load.
-            gc.freeze()
-            gc.set_threshold(20_000, 50, 100)
+            process.collect_less()
         except Exception as error:
             self.failure = error
 

@@ -41,6 +41,7 @@ async def main() -> None:
             asyncio.create_task(pools.follow()),
             asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
         ]
+        process.collect_less()
         readiness.ready = True
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()

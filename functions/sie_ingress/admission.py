@@ -8,8 +8,7 @@ stream's own limit (``sie_broker.streams``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 import msgspec
 
@@ -26,10 +25,20 @@ class _Queued(msgspec.Struct, frozen=True):
 
 
 class Ticket:
-    """One admitted request. ``becomes``: the job it has turned into, if it has."""
+    """One admitted request, for as long as it is entered. ``becomes``: the job it has turned into, if it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, admission: Admission, tenant: str, works: int, now: float) -> None:
         self.becomes: Job | None = None
+        self.tenant = tenant
+        self.works = works
+        self.at = now
+        self._admission = admission
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admission.leave(self)
 
 
 class Admission:
@@ -40,19 +49,17 @@ class Admission:
         self._in_flight: Counter[str] = Counter()
         self._queued: dict[str, _Queued] = {}
 
-    @contextmanager
-    def admit(self, tenant: str, works: int, now: float) -> Iterator[Ticket]:
-        """Count ``works`` for ``tenant`` while the context is open, and on if the request has become a job by then.
+    def admit(self, tenant: str, works: int, now: float) -> Ticket:
+        """Count ``works`` for ``tenant`` until the ticket is left, and on if the request has become a job by then.
 
         A request larger than the whole limit is let in when nothing else of its tenant is in flight.
 
         Raises:
             RateLimitedError: the tenant has as much in flight as it may have.
         """
-        ticket = Ticket()
+        ticket = Ticket(self, tenant, works, now)
         if not self._limit:
-            yield ticket
-            return
+            return ticket
         self._forget_older(now - LIFETIME_S)
         taken = self._in_flight[tenant]
         if taken and taken + works > self._limit:
@@ -64,13 +71,16 @@ class Admission:
                 hint="Wait for some of them, or ask for a higher limit.",
             )
         self._in_flight[tenant] += works
-        try:
-            yield ticket
-        finally:
-            if (job := ticket.becomes) is None or job.id in self._queued:
-                self._release(tenant, works)
-            else:
-                self._queued[job.id] = _Queued(tenant, job.lane, works, now)
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """The request was answered, or has become a job."""
+        if not self._limit:
+            return
+        if (job := ticket.becomes) is None or job.id in self._queued:
+            self._release(ticket.tenant, ticket.works)
+        else:
+            self._queued[job.id] = _Queued(ticket.tenant, job.lane, ticket.works, ticket.at)
 
     def answered(self, job_id: str) -> None:
         """A job's answer was fetched."""

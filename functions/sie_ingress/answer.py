@@ -46,13 +46,14 @@ class Answers:
         self._registry = registry
         self._metrics = metrics
 
-    async def from_reply(self, request: Request, reply: Reply) -> Response:
-        """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON."""
+    async def from_reply(self, reply: Reply, accept: str | None, own: str | None) -> Response:
+        """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON.
+
+        ``accept``: the format the caller asked for; ``own``: the one it wrote in.
+        """
         if reply.status >= 400:
             return refuse(refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
-        # A GET has no body to take the format from; JSON is what a person with curl can read.
-        own = wire.JSON if request.method == "GET" else request.headers.get("content-type")
-        media = wire.media_type(request.headers.get("accept"), own)
+        media = wire.media_type(accept, own)
         body = reply.data
         if media == wire.JSON:
             large = len(body) > replies.LARGE_BYTES
@@ -95,9 +96,9 @@ def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
     return Response(replies.job_body(status), 202, headers, wire.JSON)
 
 
-def prefer_wait(request: Request, limit_s: float) -> float | None:
+def prefer_wait(prefer: str | None, limit_s: float) -> float | None:
     """Seconds of ``Prefer: wait=N`` (RFC 7240), at most ``limit_s``; None when the caller has no preference."""
-    for preference in request.headers.get("prefer", "").split(","):
+    for preference in prefer.split(",") if prefer else ():
         name, _, value = preference.strip().partition("=")
         if name.strip().lower() == "wait":
             try:

@@ -73,7 +73,7 @@ class Events:
         """How long to hold, for a sender that takes an answer: ``Prefer: wait=N``, or ``reply`` as Knative's do."""
         limit = self._settings.request_timeout_s
         preferences = {each.strip().lower() for each in request.headers.get("prefer", "").split(",")}
-        held = answer.prefer_wait(request, limit)
+        held = answer.prefer_wait(request.headers.get("prefer"), limit)
         return limit if held is None and "reply" in preferences else held
 
     async def _accepted(self, request: Request, wanted: Wanted, held: float | None) -> Response:

@@ -102,7 +102,7 @@ class Inference:
         accepted = clock.now()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
         terms = read_terms(headers, accepted)
-        held = answer.prefer_wait(request, self._settings.request_timeout_s)
+        held = answer.prefer_wait(headers.get("prefer"), self._settings.request_timeout_s)
         spec = self._registry.resolve(request.path_params["model"])
         media = wire.body_type(headers.get("content-type"))
         key = headers.get("idempotency-key")
@@ -120,7 +120,7 @@ class Inference:
             raise DeadlineExceededError("The answer took longer than a request is held.", retry_after=5.0)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
-        return await self._answers.from_reply(request, outcome)
+        return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
     async def check(self, asked: Asked) -> Checked:
         """Look into a request; nothing is accepted yet.

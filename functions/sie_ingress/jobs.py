@@ -18,6 +18,7 @@ from sie_ingress.answer import Answers
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
+from sie_sdk import wire
 from sie_sdk.errors import JobNotFoundError
 
 
@@ -36,7 +37,7 @@ class Jobs:
 
     async def __call__(self, request: Request) -> Response:
         job_id = request.path_params["job"]
-        held = answer.prefer_wait(request, self._settings.request_timeout_s)
+        held = answer.prefer_wait(request.headers.get("prefer"), self._settings.request_timeout_s)
         if (reply := await jobs.result(self._broker.jobs, job_id)) is not None:
             return await self._answered(request, job_id, [reply], ())
         if (job := await jobs.find(self._broker.jobs, job_id)) is None:
@@ -61,4 +62,5 @@ class Jobs:
     ) -> Response:
         self._admission.answered(job_id)
         reply = await whole(self._broker.payloads, job_id, replies, sizes, self._settings.max_reply_bytes)
-        return await self._answers.from_reply(request, reply)
+        # There is no body to take the format from; JSON is what a person with curl can read.
+        return await self._answers.from_reply(reply, request.headers.get("accept"), wire.JSON)

@@ -160,6 +160,7 @@ async def main() -> None:
         if not own.models:
             background.append(asyncio.create_task(mirror.follow(broker.config, registry, worker.update_pulls)))
         worker.update_pulls()
+        process.collect_less()
         presence.became("ready")
         await stop.wait()
         presence.became("draining")
