@@ -1,7 +1,7 @@
 """Ingress and broker without a model: real processes, a real nats-server, and a worker whose forward pass is nothing.
 
-Three tables: requests a second and each process's share of them; what one client's request takes; a backlog that
-nobody works on, and how it drains. What the broker adds to a real request is in ``warm_path``.
+Three tables: requests a second and each process's share of them; what NATS adds to one client's request; a backlog
+that nobody works on, and how it drains. What it adds to a real request is in ``warm_path``.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sie-bench-") as folder, deployed(Path(folder)) as deployment:
         with deployment.worker() as worker:
             throughput(deployment, worker, asked.seconds)
+            with in_process(Path(folder)) as port:
+                round_trip(deployment.port, port, asked.seconds)
         backlog(deployment, asked.backlog)
 
 
@@ -97,6 +99,34 @@ def throughput(deployment: Deployment, worker: Pinned, seconds: float) -> None:
         )
     headings = ["clients", "requests/s", "p50 ms", "p99 ms", "CPU time of a request, us"]
     show("Ingress and broker, no-op model", headings, rows)
+
+
+def round_trip(over_nats: int, in_process: int, seconds: float) -> None:
+    """One client's request, over NATS and in process, in turns of half a second."""
+    took: dict[str, list[float]] = {"over NATS": [], "in process": []}
+    for _ in range(round(seconds)):
+        for way, port in (("over NATS", over_nats), ("in process", in_process)):
+            took[way] += drive(port, itertools.repeat(_request()), 1, 0.5).latencies
+    medians = {way: statistics.median(times) * 1000 for way, times in took.items()}
+    rows = [
+        [way, f"{medians[way]:.2f}", f"{statistics.quantiles(times, n=100)[98] * 1000:.2f}"]
+        for way, times in took.items()
+    ]
+    rows.append(["added by NATS", f"{medians['over NATS'] - medians['in process']:.2f}", ""])
+    show("A round trip, no-op model, one client, ms", ["way", "p50", "p99"], rows)
+
+
+@contextlib.contextmanager
+def in_process(folder: Path) -> Iterator[int]:
+    """The same in one process on the in-memory broker; yields its port."""
+    port = free_port()
+    command = [sys.executable, "-m", "bench.in_process"]
+    server = Pinned(command, _cores(), folder / "in-process.log", {"PORT": str(port)})
+    try:
+        wait_ready(f"http://127.0.0.1:{port}")
+        yield port
+    finally:
+        server.stop()
 
 
 def backlog(deployment: Deployment, works: int) -> None:
