@@ -15,7 +15,7 @@ from sie_broker import event_format
 from sie_broker.envelope import RESULT_TYPE, work_type
 from sie_broker.records import Reply
 from sie_sdk import replies, wire
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import DeadlineExceededError, InvalidInputError
 from sie_sdk.types import Operation
 from sie_sdk.wire import MediaType
 
@@ -64,6 +64,21 @@ def extension(event: CloudEvent, name: str) -> str:
     """An extension attribute as text, empty where there is none."""
     value = event.get_attributes().get(name)
     return "" if value is None else event_format.canonical(name, value)
+
+
+def expiry(event: CloudEvent, now: float, prefix: str = "") -> float | None:
+    """When nobody wants the answer any more (extension ``expirytime``), in seconds since the epoch; None where unsaid.
+
+    Raises:
+        InvalidInputError: it is no time.
+        DeadlineExceededError: it has passed.
+    """
+    if not (said := extension(event, "expirytime")):
+        return None
+    at = event_format.instant(f"{prefix}expirytime", said).timestamp()
+    if at <= now:
+        raise DeadlineExceededError("The event has expired.", field=f"{prefix}expirytime")
+    return at
 
 
 def result(reply: Reply, media: MediaType, source: str, at: float, traceparent: str | None = None) -> CloudEvent:

@@ -85,12 +85,13 @@ class Door:
         return CloudEvent(attributes, msgspec.json.encode(body))
 
     async def _infer(self, request: Request, event: CloudEvent) -> Response:
-        asked = exchange.read(event, binding.prefix(request.headers))
+        prefix, now = binding.prefix(request.headers), clock.now()
+        asked, expiry = exchange.read(event, prefix), exchange.expiry(event, now, prefix)
         spec, body = self._registry.resolve(asked.model), asked.data
         if asked.media == wire.JSON:
             body = wire.request_body(wire.PARSERS[asked.operation](body, wire.JSON))
         own_id, headers = event.get_id(), dict[str, str]()
-        work = Work(id=own_id, op=asked.operation, lane=lane_of(spec), model=spec.id, data=body, time=clock.now())
+        work = Work(own_id, asked.operation, lane_of(spec), spec.id, body, now, deadline=expiry)
         try:
             reply = Reply(id=own_id, data=await self._run(work), cause=own_id)
         except SIEError as error:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker import event_format, exchange
+from sie_broker import exchange
 from sie_broker.records import PRIORITIES
-from sie_sdk.errors import DeadlineExceededError, InvalidInputError
+from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Priority
 
 _TENANT = re.compile(r"[\x21-\x7e]{1,128}")
@@ -55,15 +55,10 @@ def event_terms(event: CloudEvent, now: float, prefix: str = "") -> Terms:
         InvalidInputError: an attribute cannot be read; names it.
         DeadlineExceededError: it has expired.
     """
-    deadline = None
-    if expiry := exchange.extension(event, "expirytime"):
-        deadline = event_format.instant(f"{prefix}expirytime", expiry).timestamp()
-        if deadline <= now:
-            raise DeadlineExceededError("The event has expired.", field=f"{prefix}expirytime")
     return Terms(
         tenant=_tenant(exchange.extension(event, "tenant"), f"{prefix}tenant"),
         priority=_priority(exchange.extension(event, "priority"), f"{prefix}priority"),
-        deadline=deadline,
+        deadline=exchange.expiry(event, now, prefix),
     )
 
 

@@ -32,9 +32,11 @@ class Bundle:
         self.presence = Presence(MemoryBroker(), lane_of(SPEC), lambda: Counts(completed=7))
         self.door = Door(self.presence, Registry([SPEC]), self.run)
         self.failure: SIEError | None = None
+        self.asked: Work | None = None
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.door.app()), base_url="http://bundle")
 
     async def run(self, work: Work) -> bytes:
+        self.asked = work
         if self.failure is not None:
             raise self.failure
         match work.op:
@@ -143,6 +145,16 @@ async def test_a_request_that_fails_is_answered_with_a_result_event_that_says_so
     assert answer.status_code == 503
     assert (answer.headers["ce-status"], answer.headers["retry-after"]) == ("503", "2")
     assert answer.json()["error"]["code"] == answer.headers["x-sie-error-code"] == "MODEL_LOADING"
+
+
+async def test_an_event_is_computed_before_it_expires_or_not_at_all(bundle: Bundle) -> None:
+    soon = datetime.fromtimestamp(time.time() + 60, UTC).isoformat()
+    answer = await bundle.infer("encode", {"items": [{"text": "hello"}]}, **{"ce-expirytime": soon})
+    assert answer.status_code == 200
+    assert bundle.asked is not None and bundle.asked.deadline == datetime.fromisoformat(soon).timestamp()
+    late = {"ce-expirytime": "2020-01-01T00:00:00Z"}
+    refused = await bundle.infer("encode", {"items": [{"text": "hello"}]}, **late)
+    assert (refused.status_code, refused.headers["x-sie-error-code"]) == (400, "DEADLINE_EXCEEDED")
 
 
 async def test_scores_and_extractions_are_events_of_their_own(bundle: Bundle) -> None:
