@@ -15,6 +15,8 @@ import msgspec
 BULK_WAIT_S = 2.0
 """Seconds that bulk work stands back for interactive work before it leads one batch: under an endless interactive load
 it keeps about a tenth of a device whose batches take the 0.2 s of ``SIE_BATCH_S``."""
+BULK_SHARE = 0.25
+"""The most of the ceiling that bulk work takes in a batch led by an interactive slice: somebody waits for all of it."""
 
 
 class Entry(msgspec.Struct, frozen=True, eq=False):
@@ -73,7 +75,8 @@ def form(
 
     The oldest interactive slice leads the batch and chooses its model; where there is none, or bulk's turn has come,
     the oldest bulk slice does. Then interactive slices of that model join by age, then bulk ones, as long as they fit
-    whole under the ceiling; one that does not fit is overtaken only until it leads. A leading slice over the ceiling
+    whole under the ceiling, and bulk behind an interactive leader under `BULK_SHARE` of it; one that does not fit is
+    overtaken only until it leads. A leading slice over the ceiling
     gives as many rows as fit (one at least) and queues for the others at the end, so that a large request shares the
     device with the small ones behind it.
 
@@ -106,12 +109,14 @@ def form(
     first = leader._replace(stop=leader.start + _rows_that_fit(leader, ceiling, quadratic))
     batch, rest = [first], []
     key, room = leader.entry.key, ceiling - cost(first.lengths, quadratic)
-    for part in (*interactive, *bulk):
-        if part.entry.key == key and (price := cost(part.lengths, quadratic)) <= room:
-            batch.append(part)
-            room -= price
-        else:
-            rest.append(part)
+    for some, share in ((interactive, 1.0), (bulk, 1.0 if leader.entry.bulk else BULK_SHARE)):
+        room = min(room, share * ceiling)
+        for part in some:
+            if part.entry.key == key and (price := cost(part.lengths, quadratic)) <= room:
+                batch.append(part)
+                room -= price
+            else:
+                rest.append(part)
     if first.stop < leader.stop:
         rest.append(leader._replace(start=first.stop))
     return Formed(batch, rest, dropped)

@@ -197,7 +197,7 @@ def test_no_bulk_slice_waits_for_ever_under_an_endless_interactive_stream(
 
 
 def test_interactive_slices_fill_a_batch_before_older_bulk_ones_do() -> None:
-    bulk = [entry("a", 20, bulk=True, queued=NOW) for _ in range(3)]
+    bulk = [entry("a", 10, bulk=True, queued=NOW) for _ in range(3)]
     first, other, second = entry("a", 20, queued=NOW), entry("b", 5, queued=NOW), entry("a", 5, queued=NOW)
     batch, rest, _ = form([whole(each) for each in (*bulk, first, other, second)], NOW, by_tokens)
     assert [part.entry for part in batch] == [first, second, bulk[0]]
