@@ -25,7 +25,7 @@ from bench.load import Request, Slice, drive, post
 from bench.processes import Pinned
 from bench.servers import MODEL, free_port, wait_ready
 from bench.table import show
-from sie_local.programs import nats_server
+from sie_local.programs import NATS_MEMORY, nats_server
 from sie_sdk import wire
 from sie_sdk.types import EncodeRequest, Item
 
@@ -163,7 +163,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
             stack.callback(pinned.stop)
             return pinned
 
-        nats = start("nats", nats_server(), "-c", str(conf))
+        nats = start("nats", nats_server(), "-c", str(conf), GOMEMLIMIT=NATS_MEMORY)
         start("config", sys.executable, "-m", "sie_config", PORT=str(config_port))
         ingress = start("ingress", sys.executable, "-m", "sie_ingress", PORT=str(port))
         wait_ready(f"http://127.0.0.1:{port}")
