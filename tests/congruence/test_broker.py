@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -22,6 +22,8 @@ from sie_broker.streams import Limits
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 from sie_sdk.types import Priority
 from tests.conftest import eventually
+
+T = TypeVar("T")
 
 LANE = Lane(pool="default", bundle="default", profile="cpu")
 MODEL = "org/model.v1"
@@ -40,16 +42,14 @@ def work(work_id: str, *, model: str = MODEL, data: bytes = b"body", **more: Any
 
 
 @asynccontextmanager
-async def pulling(
-    broker: Broker, model: str = MODEL, priority: Priority = "interactive", lane: Lane = LANE
-) -> AsyncIterator[asyncio.Queue[Delivery]]:
-    """Deliveries of one model in one priority class, as a queue."""
-    taken: asyncio.Queue[Delivery] = asyncio.Queue()
+async def collecting(source: AsyncGenerator[T, None]) -> AsyncIterator[asyncio.Queue[T]]:
+    """What a generator of the broker yields, as a queue; closed at the end, as a worker closes it."""
+    taken: asyncio.Queue[T] = asyncio.Queue()
 
     async def run() -> None:
-        async with aclosing(broker.pull(Queue(lane, model, priority), Plenty(), lambda: 5)) as deliveries:
-            async for delivery in deliveries:
-                await taken.put(delivery)
+        async with aclosing(source) as items:
+            async for item in items:
+                await taken.put(item)
 
     task = asyncio.create_task(run())
     try:
@@ -58,6 +58,13 @@ async def pulling(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+def pulling(
+    broker: Broker, model: str = MODEL, priority: Priority = "interactive", lane: Lane = LANE
+) -> AbstractAsyncContextManager[asyncio.Queue[Delivery]]:
+    """Deliveries of one model in one priority class, as a queue."""
+    return collecting(broker.pull(Queue(lane, model, priority), Plenty(), lambda: 5))
 
 
 async def take(taken: asyncio.Queue[Delivery]) -> Delivery:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -13,7 +12,7 @@ from sie_broker import jobs, subjects
 from sie_broker.contract import Broker
 from sie_broker.parcel import Parcel
 from sie_broker.records import DeadLetter, Reply
-from tests.congruence.test_broker import LANE, MODEL, Plenty, pulling, take, work
+from tests.congruence.test_broker import LANE, MODEL, Plenty, collecting, pulling, take, work
 
 
 @pytest.fixture
@@ -22,23 +21,9 @@ async def ready(broker: Broker) -> Broker:
     return broker
 
 
-@asynccontextmanager
-async def dispatching(broker: Broker) -> AsyncIterator[asyncio.Queue[Parcel]]:
+def dispatching(broker: Broker) -> AbstractAsyncContextManager[asyncio.Queue[Parcel]]:
     """What is due, as a queue."""
-    taken: asyncio.Queue[Parcel] = asyncio.Queue()
-
-    async def run() -> None:
-        async with aclosing(broker.due(Plenty())) as due:
-            async for parcel in due:
-                await taken.put(parcel)
-
-    task = asyncio.create_task(run())
-    try:
-        yield taken
-    finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    return collecting(broker.due(Plenty()))
 
 
 async def due(taken: asyncio.Queue[Parcel]) -> Parcel:
