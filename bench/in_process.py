@@ -8,7 +8,7 @@ from tests.faults.noop_bundle import Noop, Own
 
 from sie_broker import process
 from sie_broker.memory import MemoryBroker
-from sie_broker.pool_table import PoolTable
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.worker import Worker

@@ -22,8 +22,8 @@ from pathlib import Path
 import httpx
 
 from bench.servers import MODEL
-from sie_bundle import weights
 from sie_bundle.settings import Settings
+from sie_bundle.weights import weights
 from sie_config import catalog
 from sie_sdk import settings
 

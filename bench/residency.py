@@ -25,13 +25,13 @@ import torch
 from safetensors.numpy import save_file
 
 from bench.table import show
-from sie_bundle import weights
 from sie_bundle.commands import DEFAULT_MODEL
-from sie_bundle.executor import Executor
-from sie_bundle.model import Model
-from sie_bundle.residency import Residency
+from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.model import Model
+from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
-from sie_bundle.tokenization import Row, row
+from sie_bundle.weights import weights
 from sie_config import catalog
 from sie_config.model_spec import Dense, LocalSource, ModelSpec, Tasks
 from sie_sdk import settings

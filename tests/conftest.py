@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from sie_broker.contract import Broker
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.memory import MemoryBroker
-from sie_broker.nats_broker import NatsBroker
-from sie_broker.streams import MAX_PAYLOAD_BYTES
 
 NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 

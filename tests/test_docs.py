@@ -13,7 +13,7 @@ import sie_bundle.settings
 import sie_config.settings
 import sie_ingress.settings
 from sie_broker.memory import MemoryBroker
-from sie_broker.pool_table import PoolTable
+from sie_broker.pools.pool_table import PoolTable
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes

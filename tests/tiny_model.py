@@ -13,12 +13,12 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from sie_bundle.outputs import Floats
-from sie_bundle.tokenization import Row
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.engine.tokenization import Row
 from sie_config.model_spec import Dense, LocalSource, ModelSpec, Tasks
 
 if TYPE_CHECKING:
-    from sie_bundle.model import EncoderModel, Model
+    from sie_bundle.engine.model import EncoderModel, Model
 
 HIDDEN, LAYERS, HEADS, INTERMEDIATE, POSITIONS = 32, 2, 4, 64, 64
 WORDS = ("hello", "world", "ship", "lighthouse", "poison")
@@ -44,8 +44,8 @@ def make(folder: Path, *, nan_token: str | None = None, seed: int = 0) -> Path:
 
 def load(spec: ModelSpec, folder: Path, precision: str = "float32") -> EncoderModel:
     """The model in memory, computing with ``precision``."""
-    from sie_bundle.checkpoint import Checkpoint
-    from sie_bundle.model import EncoderModel
+    from sie_bundle.engine.checkpoint import Checkpoint
+    from sie_bundle.engine.model import EncoderModel
 
     model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision)
     model.try_out()

@@ -11,17 +11,17 @@ import logging
 import uuid
 
 from sie_broker import process
-from sie_broker.allow_list import AllowList
-from sie_broker.assigner import Assigner
 from sie_broker.contract import Broker
-from sie_broker.demand import Policy
-from sie_broker.holder import Holder
+from sie_broker.demand.holder import Holder
+from sie_broker.demand.pods import Policy
+from sie_broker.demand.sessions import Sessions
+from sie_broker.events.allow_list import AllowList
+from sie_broker.events.sinks import Dispatcher
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.lease import Lease
-from sie_broker.nats_broker import NatsBroker
-from sie_broker.pool_table import PoolTable
-from sie_broker.sessions import Sessions
+from sie_broker.pools.assigner import Assigner
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.settings import Settings
-from sie_broker.sinks import Dispatcher
 from sie_sdk import settings
 
 log = logging.getLogger("sie.broker")

@@ -76,7 +76,7 @@ def _side(off: float) -> str:
 
 
 SHARED = Clock()
-"""This process's. `sie_broker.nats_broker` lets it hear the server; beside a broker in memory it is the machine's."""
+"""This process's. `jetstream.nats_broker` lets it hear the server; beside a broker in memory it is the machine's."""
 
 
 def now() -> float:

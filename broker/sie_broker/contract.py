@@ -174,7 +174,7 @@ class Broker(Protocol):
     def leases(self) -> Bucket: ...
     @property
     def sinks(self) -> Bucket:
-        """Where the results of jobs go (``sie_broker.sinks``)."""
+        """Where the results of jobs go (``sie_broker.events.sinks``)."""
         ...
 
     @property

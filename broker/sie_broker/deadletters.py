@@ -13,9 +13,10 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from sie_broker import claim, envelope, jobs, subjects
+from sie_broker import claim, jobs, subjects
 from sie_broker.claim import Reference
 from sie_broker.contract import Bucket, Payloads
+from sie_broker.events import envelope
 from sie_broker.records import DeadLetter, Reply, Work
 from sie_sdk.errors import InvalidInputError, NotFoundError, SIEError, WorkExhaustedError
 from sie_sdk.refusals import error_body

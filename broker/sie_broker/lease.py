@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
-from sie_broker.connection import cancelled
 from sie_broker.contract import Bucket
+from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Entry
 from sie_sdk.errors import QueueUnavailableError
 

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from sie_broker import claim, deadletters, envelope, jobs, subjects
+from sie_broker import claim, deadletters, jobs, subjects
 from sie_broker.contract import Delivery, Room, Store
+from sie_broker.events import envelope
 from sie_broker.memory_deadletters import MemoryDeadLetters
 from sie_broker.parcel import MemoryParcel, Parcel
 from sie_broker.records import MAX_DELIVERIES, MAX_REQUEUES, Entry, Lane, Queue, Reply, Submission, Work, WorkerState

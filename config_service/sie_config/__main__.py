@@ -7,9 +7,9 @@ import logging
 from functools import partial
 
 from sie_broker import process
-from sie_broker.connection import cancelled
-from sie_broker.nats_broker import NatsBroker
-from sie_broker.pool_table import PoolTable
+from sie_broker.jetstream.connection import cancelled
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.pools.pool_table import PoolTable
 from sie_config import catalog, store
 from sie_config.app import app
 from sie_config.pool_queues import PoolQueues

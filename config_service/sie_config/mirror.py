@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from sie_broker.connection import cancelled
 from sie_broker.contract import Bucket
+from sie_broker.jetstream.connection import cancelled
 from sie_broker.subjects import name_of
 from sie_config import store
 from sie_config.model_spec import ModelSpec

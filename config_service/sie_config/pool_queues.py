@@ -1,7 +1,7 @@
 """The queues of pools: made when a pool is, closed when its lease has ended, removed once nothing waits in them.
 
 No work is accepted for a pool before its queues exist: that they do is noted beside its record. Owns their life and the
-end of the record; who makes a pool is the ingress, who serves it is decided by ``sie_broker.assigner``.
+end of the record; who makes a pool is the ingress, who serves it is decided by ``sie_broker.pools.assigner``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Iterator
 
 from sie_broker import clock
-from sie_broker.connection import cancelled
 from sie_broker.contract import Broker
-from sie_broker.pool_table import PoolTable
-from sie_broker.pools import DEFAULT, Pool, service_of
+from sie_broker.jetstream.connection import cancelled
+from sie_broker.pools.pool import DEFAULT, Pool, service_of
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import SIEError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sie_broker.streams import Limits
+from sie_broker.jetstream.streams import Limits
 
 
 class Settings(Limits, frozen=True, kw_only=True):

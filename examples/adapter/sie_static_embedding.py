@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.cost import Fit
-from sie_bundle.tokenization import Row
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.cost import Fit
+from sie_bundle.engine.tokenization import Row
 from sie_sdk.errors import ModelLoadFailedError
 
 
 class StaticEmbedding:
-    """A `sie_bundle.model.Model`: what the engine reads of a model, and one method."""
+    """A `sie_bundle.engine.model.Model`: what the engine reads of a model, and one method."""
 
     labels: tuple[str, ...] = ()
 
@@ -45,5 +45,5 @@ class StaticEmbedding:
 
 
 def load(checkpoint: Checkpoint, device: str, precision: str) -> StaticEmbedding:
-    """The entry point, a `sie_bundle.model.Load`. There is so little to compute that it stays on the CPU in float32."""
+    """The entry point, a `model.Load` of the engine. So little to compute stays on the CPU, in float32."""
     return StaticEmbedding(checkpoint)

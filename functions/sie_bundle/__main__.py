@@ -7,7 +7,7 @@ import socket
 import uuid
 
 from sie_broker import process
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
 from sie_config import mirror

@@ -19,15 +19,15 @@ from typing import Any
 
 from sie_broker import process
 from sie_broker.contract import Broker
-from sie_broker.pools import Assignment
+from sie_broker.pools.pool import Assignment
 from sie_broker.records import Lane
-from sie_bundle import encode, extract, score
 from sie_bundle.door import Door
-from sie_bundle.executor import Executor
+from sie_bundle.engine.executor import Executor
 from sie_bundle.membership import Membership
-from sie_bundle.operation import Operation
+from sie_bundle.operations import encode, extract, score
+from sie_bundle.operations.operation import Operation
 from sie_bundle.presence import Counts, Presence
-from sie_bundle.residency import Residency
+from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config.model_spec import ModelSpec
@@ -37,7 +37,7 @@ from sie_sdk.types import Priority
 
 log = logging.getLogger("sie.bundle")
 
-ENGINE = "sie_bundle.model"
+ENGINE = "sie_bundle.engine.model"
 """The module whose import brings torch in; a second of every cold start."""
 
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.progress import Progress as Bars
 
-from sie_bundle import weights
 from sie_bundle.settings import Settings
+from sie_bundle.weights import weights
 from sie_config import catalog
 from sie_sdk import settings
 

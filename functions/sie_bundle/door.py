@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_broker import binding, clock, event_format, exchange
+from sie_broker import clock
+from sie_broker.events import binding, event_format, exchange
 from sie_broker.records import Reply, Work
 from sie_bundle.presence import Presence
 from sie_config.registry import Registry, lane_of

@@ -1,6 +1,7 @@
 """Whom this worker works for: what the assigner writes under its name, as it is told and once a minute as it stands.
 
-Owns the following and nothing else: what a move means is for ``bundle``, who decides it is ``sie_broker.assigner``.
+Owns the following and nothing else: what a move means is for ``bundle``, who decides it is the assigner of
+``sie_broker.pools``.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sie_broker import pools
-from sie_broker.connection import cancelled
 from sie_broker.contract import Bucket
-from sie_broker.pools import Assignment
+from sie_broker.jetstream.connection import cancelled
+from sie_broker.pools import pool as pools
+from sie_broker.pools.pool import Assignment
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.bundle.membership")

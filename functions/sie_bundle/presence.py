@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from sie_broker import clock
-from sie_broker.connection import cancelled
 from sie_broker.contract import Broker
+from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane, WorkerState
 from sie_sdk.errors import QueueUnavailableError
 

@@ -15,8 +15,8 @@ from functools import partial
 import msgspec
 
 from sie_broker import claim, clock, jobs
-from sie_broker.connection import cancelled
 from sie_broker.contract import Broker, Delivery
+from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import PRIORITIES, Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
 from sie_bundle.isolation import Isolation

@@ -7,9 +7,9 @@ import logging
 import uuid
 
 from sie_broker import process
-from sie_broker.connection import cancelled
-from sie_broker.nats_broker import NatsBroker
-from sie_broker.pool_table import PoolTable
+from sie_broker.jetstream.connection import cancelled
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.pools.pool_table import PoolTable
 from sie_config import mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app

@@ -2,7 +2,7 @@
 
 Owns the counts and the refusal. A request that became a job goes on counting until its answer was fetched here, its
 lane was seen without waiting work, or it is too old to be answered. What a queue holds at most, whoever sent it, is the
-stream's own limit (``sie_broker.streams``).
+stream's own limit (``sie_broker.jetstream.streams``).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_broker.allow_list import AllowList
 from sie_broker.contract import Broker
+from sie_broker.events.allow_list import AllowList
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.admission import Admission

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from sie_broker.contract import Bucket
-from sie_broker.pools import service_of
+from sie_broker.pools.pool import service_of
 from sie_broker.records import Lane
 from sie_broker.subjects import lane_key
 from sie_sdk.errors import QueueUnavailableError

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker import exchange, sinks, subjects
-from sie_broker.allow_list import AllowList
+from sie_broker import subjects
 from sie_broker.contract import Broker
+from sie_broker.events import exchange, sinks
+from sie_broker.events.allow_list import AllowList
+from sie_broker.events.sinks import Sink
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
-from sie_broker.sinks import Sink
 from sie_config.registry import Registry
 from sie_ingress.inference import Asked, Checked, Inference
 from sie_ingress.submit import Holds

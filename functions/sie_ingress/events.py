@@ -15,7 +15,7 @@ from cloudevents.core.v1.event import CloudEvent
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sie_broker import binding, exchange
+from sie_broker.events import binding, exchange
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
 from sie_ingress import answer

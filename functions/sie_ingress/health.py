@@ -11,8 +11,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sie_broker.lane_status import LaneStatus
-from sie_broker.pools import service_of
+from sie_broker.demand.lane_status import LaneStatus
+from sie_broker.pools.pool import service_of
 from sie_broker.records import WorkerState
 from sie_config.registry import Registry
 from sie_ingress import answer

@@ -14,12 +14,13 @@ from collections.abc import AsyncGenerator, Callable
 
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker import binding, exchange, jobs, sinks, subjects
+from sie_broker import jobs, subjects
 from sie_broker.contract import Broker, Room
+from sie_broker.events import binding, exchange, sinks
+from sie_broker.events.sinks import Sink
+from sie_broker.jetstream.parcels import work_off
 from sie_broker.parcel import Parcel
-from sie_broker.parcels import work_off
 from sie_broker.records import DeadLetter, Reply
-from sie_broker.sinks import Sink
 from sie_ingress.event_requests import EventRequests, job_of
 from sie_sdk import wire
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, SIEError, UnavailableError

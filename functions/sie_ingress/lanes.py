@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from sie_broker import clock, lane_status
-from sie_broker.connection import cancelled
+from sie_broker import clock
 from sie_broker.contract import Broker
-from sie_broker.lane_status import BELIEVED_S, LaneStatus
+from sie_broker.demand import lane_status
+from sie_broker.demand.lane_status import BELIEVED_S, LaneStatus
+from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane, WorkerState
 from sie_broker.workers import Workers
 from sie_ingress.cold_starts import ColdStarts

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sie_broker.pools import DEFAULT, Pool, service_of
+from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
 from sie_sdk import pools as wire_pools

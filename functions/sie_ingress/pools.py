@@ -1,7 +1,7 @@
 """``/v1/pools``: made, renewed, listed and deleted; and the lane of a request that asks for a pool.
 
 Owns the routes and what a pool's state is said to be. What may be asked for is ``pool_requests``, who serves a pool is
-decided by ``sie_broker.assigner``, its queues are the config service's.
+decided by ``sie_broker.pools.assigner``, its queues are the config service's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import clock
-from sie_broker.pool_table import PoolTable
-from sie_broker.pools import DEFAULT, Pool
+from sie_broker.pools.pool import DEFAULT, Pool
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, WorkerState
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker import exchange
+from sie_broker.events import exchange
 from sie_broker.records import PRIORITIES
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Priority

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sie_broker.envelope import JSON, MSGPACK
+from sie_broker.events.envelope import JSON, MSGPACK
 from sie_broker.records import DeadLetter
 
 LONGEST_TEXT = 200

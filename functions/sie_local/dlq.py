@@ -1,6 +1,6 @@
 """The commands ``sie dlq``: work that was given up, looked at, tried again or thrown away. They talk to NATS directly.
 
-Owns the arguments and what is said. The verbs are ``sie_broker.deadletter_stream``'s, the layout is in
+Owns the arguments and what is said. The verbs are ``sie_broker.jetstream.deadletter_stream``'s, the layout is in
 ``deadletter_tables``.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from sie_broker.contract import DeadLetters
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import DeadLetter
 from sie_local import deadletter_tables as tables
 from sie_local.state import StateFolder, default_folder

@@ -13,10 +13,10 @@ import click
 import msgspec
 
 from sie_broker import process
-from sie_broker.allow_list import AllowList
+from sie_broker.events.allow_list import AllowList
+from sie_broker.events.sinks import Dispatcher
 from sie_broker.memory import MemoryBroker
-from sie_broker.pool_table import PoolTable
-from sie_broker.sinks import Dispatcher
+from sie_broker.pools.pool_table import PoolTable
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings as BundleSettings
 from sie_config import catalog

@@ -1,7 +1,7 @@
 """Pools on the wire: what is asked for and what is answered, as frozen records used by both ends.
 
-Owns the names, types, defaults and limits of ``/v1/pools``. Not here: who serves a pool (``sie_broker.pools``), keeping
-one alive (``leases``).
+Owns the names, types, defaults and limits of ``/v1/pools``. Not here: who serves one (``sie_broker.pools``), keeping
+it alive (``leases``).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from sie_broker.envelope import MSGPACK, RESULT_TYPE, work_type
-from sie_broker.sessions import AVAILABLE_TYPE
+from sie_broker.demand.sessions import AVAILABLE_TYPE
+from sie_broker.events.envelope import MSGPACK, RESULT_TYPE, work_type
 from sie_bundle.door import SESSION
 from sie_sdk import types
 from sie_sdk.types import Priority

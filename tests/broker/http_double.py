@@ -1,4 +1,4 @@
-"""A small real HTTP server that counts and scripts demand sessions: the other end of `sie_broker.sessions`."""
+"""A small real HTTP server that counts and scripts demand sessions: the other end of `sie_broker.demand.sessions`."""
 
 from __future__ import annotations
 

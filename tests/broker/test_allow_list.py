@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.allow_list import AllowList, Target
+from sie_broker.events.allow_list import AllowList, Target
 from sie_sdk.errors import ConfigurationError, InvalidInputError
 
 ALLOWED = AllowList(

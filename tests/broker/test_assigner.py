@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 import pytest
 
-from sie_broker import assigner, workers
-from sie_broker.assigner import Assigner
+from sie_broker import workers
 from sie_broker.contract import Broker
-from sie_broker.pool_table import PoolTable
-from sie_broker.pools import Assignment, Pool
+from sie_broker.pools import assigner
+from sie_broker.pools.assigner import Assigner
+from sie_broker.pools.pool import Assignment, Pool
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, WorkerState
 from tests.conftest import eventually
 

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.assignment import Claim, Member, assign, grants
-from sie_broker.pools import DEFAULT, Pool, service_of
+from sie_broker.pools.assignment import Claim, Member, assign, grants
+from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_broker.records import Lane
 
 NOW = 1000.0

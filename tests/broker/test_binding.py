@@ -16,9 +16,9 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker import envelope
-from sie_broker.binding import from_http, from_nats, to_http, to_nats
-from sie_broker.event_format import BATCH, STRUCTURED
+from sie_broker.events import envelope
+from sie_broker.events.binding import from_http, from_nats, to_http, to_nats
+from sie_broker.events.event_format import BATCH, STRUCTURED
 from sie_broker.records import Lane, Reply, Work
 from sie_sdk.errors import InvalidInputError, UnsupportedMediaTypeError
 from tests.broker.any_events import events, headers, json_values, minimal, parts, refused, strings
@@ -298,5 +298,5 @@ def test_the_hot_path_s_reply_is_an_event_and_back(reply: Reply) -> None:
 
 
 def test_the_hot_path_does_not_import_the_package() -> None:
-    code = "import sys, sie_broker.nats_broker, sie_bundle.worker; assert 'cloudevents' not in sys.modules"
+    code = "import sys, sie_broker.jetstream.nats_broker, sie_bundle.worker; assert 'cloudevents' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

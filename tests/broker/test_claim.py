@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker import claim, streams
+from sie_broker import claim
 from sie_broker.claim import Reference
+from sie_broker.jetstream import streams
+from sie_broker.jetstream.streams import MAX_WORK_BYTES, Limits
 from sie_broker.memory import MemoryPayloads
 from sie_broker.records import Lane, Reply, Work
-from sie_broker.streams import MAX_WORK_BYTES, Limits
 from sie_sdk.errors import InvalidInputError, PayloadLostError, QueueFullError
 
 references = st.builds(

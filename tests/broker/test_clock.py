@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker.clock import NEAR_S, Clock
-from sie_broker.nats_broker import CLOCK, NatsBroker
+from sie_broker.jetstream.nats_broker import CLOCK, NatsBroker
 
 EPOCH = 1_800_000_000.0
 SECONDS = st.floats(-1e6, 1e6, allow_nan=False)

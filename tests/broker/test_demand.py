@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.demand import Demand, Policy, open_sessions, pods_for, wanted
+from sie_broker.demand.pods import Demand, Policy, open_sessions, pods_for, wanted
 
 POLICY = Policy(max_scale=4, quiet_s=60, objective_s=5)
 RATE = 2.0  # one pod clears ten

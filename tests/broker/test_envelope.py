@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker import envelope, subjects
+from sie_broker import subjects
+from sie_broker.events import envelope
 from sie_broker.records import PRIORITIES, Lane, Queue, Reply, Work
 
 names = st.text(min_size=1, max_size=60)

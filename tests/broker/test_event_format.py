@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker.binding import from_nats, to_http, to_nats
-from sie_broker.event_format import STRUCTURED
+from sie_broker.events.binding import from_nats, to_http, to_nats
+from sie_broker.events.event_format import STRUCTURED
 from sie_sdk.errors import InvalidInputError
 from tests.broker.any_events import headers, minimal, refused
 

@@ -13,12 +13,13 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 from jsonschema import Draft202012Validator
 
-from sie_broker import envelope, subjects
-from sie_broker.binding import from_http, from_nats, to_nats
-from sie_broker.event_format import STRUCTURED
-from sie_broker.exchange import OPERATIONS
+from sie_broker import subjects
+from sie_broker.demand.sessions import event_headers
+from sie_broker.events import envelope
+from sie_broker.events.binding import from_http, from_nats, to_nats
+from sie_broker.events.event_format import STRUCTURED
+from sie_broker.events.exchange import OPERATIONS
 from sie_broker.records import Lane, Reply, Work
-from sie_broker.sessions import event_headers
 from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import InputTooLongError
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, Outputs, SparseOutput

@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from sie_broker import envelope, jobs, subjects
+from sie_broker import jobs, subjects
 from sie_broker.claim import WORK_INLINE_BYTES
 from sie_broker.deadletters import Place
-from sie_broker.exhausted import Burial
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.events import envelope
+from sie_broker.jetstream.exhausted import Burial
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import MAX_DELIVERIES, Lane, Queue, Work
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import running_nats

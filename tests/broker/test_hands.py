@@ -12,8 +12,8 @@ import pytest
 
 from sie_broker import jobs, subjects
 from sie_broker.contract import Delivery
-from sie_broker.hands import Pulse
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.jetstream.hands import Pulse
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import Lane, Queue, Reply, Work
 from tests.conftest import eventually
 from tests.congruence.test_broker import Plenty

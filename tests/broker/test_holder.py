@@ -10,12 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from sie_broker import lane_status
-from sie_broker.demand import Policy
-from sie_broker.holder import Holder
-from sie_broker.lane_status import LaneStatus
+from sie_broker.demand import lane_status
+from sie_broker.demand.holder import Holder
+from sie_broker.demand.lane_status import LaneStatus
+from sie_broker.demand.pods import Policy
 from sie_broker.memory import MemoryBroker, MemoryBucket
-from sie_broker.pool_table import PoolTable
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work, WorkerState
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from sie_broker import lane_status
 from sie_broker.contract import Broker
-from sie_broker.lane_status import Board, LaneStatus
+from sie_broker.demand import lane_status
+from sie_broker.demand.lane_status import Board, LaneStatus
 from sie_broker.memory import MemoryBucket
 from sie_broker.records import Lane
 

@@ -16,8 +16,8 @@ import pytest
 
 from sie_broker.__main__ import lead
 from sie_broker.contract import Broker
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.lease import TTL_S, Lease
-from sie_broker.nats_broker import NatsBroker
 from sie_broker.records import Lane, WorkerState
 from sie_broker.settings import Settings
 from sie_sdk.errors import QueueUnavailableError

@@ -12,9 +12,9 @@ from typing import TypeVar
 import pytest
 
 from sie_broker.contract import Broker, Bucket
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.lease import Lease
 from sie_broker.memory import MemoryBucket
-from sie_broker.nats_broker import NatsBroker
 from sie_broker.records import Entry
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually, running_nats

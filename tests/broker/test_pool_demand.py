@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.demand import Demand, Policy, wanted
-from sie_broker.holder import Holder
+from sie_broker.demand.holder import Holder
+from sie_broker.demand.pods import Demand, Policy, wanted
+from sie_broker.demand.pool_demand import leased, services, terms
 from sie_broker.memory import MemoryBroker
-from sie_broker.pool_demand import leased, services, terms
-from sie_broker.pool_table import PoolTable
-from sie_broker.pools import Pool
+from sie_broker.pools.pool import Pool
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work, WorkerState
 from tests.broker.test_holder import Held
 from tests.conftest import eventually

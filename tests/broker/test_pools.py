@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from sie_broker import pool_table, pools
 from sie_broker.contract import Broker
-from sie_broker.pool_table import PoolTable
-from sie_broker.pools import Assignment, Pool
+from sie_broker.pools import pool as pools
+from sie_broker.pools import pool_table
+from sie_broker.pools.pool import Assignment, Pool
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.jetstream.nats_broker import NatsBroker
 
 
 @pytest.mark.e2e

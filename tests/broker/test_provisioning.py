@@ -13,11 +13,12 @@ import pytest
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 
-from sie_broker import streams, subjects
-from sie_broker.nats_broker import NatsBroker
-from sie_broker.provisioning import Provisioner
+from sie_broker import subjects
+from sie_broker.jetstream import streams
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.provisioning import Provisioner
+from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane, Queue, Work
-from sie_broker.streams import Limits
 from sie_sdk.errors import ConfigurationError, QueueFullError
 from tests.congruence.test_broker import pulling, take
 

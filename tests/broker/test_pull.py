@@ -11,13 +11,14 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import pytest
 from nats.aio.client import Client
 
-from sie_broker import pull, subjects
+from sie_broker import subjects
 from sie_broker.contract import Delivery
-from sie_broker.nats_broker import NatsBroker
-from sie_broker.pull import BUSY_S, MOST, STANDING, STANDING_S, Ask
+from sie_broker.jetstream import pull
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.pull import BUSY_S, MOST, STANDING, STANDING_S, Ask
+from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane, Queue, Work
 from sie_broker.room import Room
-from sie_broker.streams import Limits
 from tests.conftest import eventually
 
 LANE = Lane("default", "default", "cpu")

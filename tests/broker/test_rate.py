@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.rate import ENOUGH_S, ENOUGH_WORKS, LONG_S, Rate, Rates, Window, learned
+from sie_broker.demand.rate import ENOUGH_S, ENOUGH_WORKS, LONG_S, Rate, Rates, Window, learned
 from sie_broker.records import Lane, WorkerState
 
 LANE = Lane(pool="default", bundle="minilm", profile="cpu")

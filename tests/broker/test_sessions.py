@@ -8,8 +8,8 @@ from datetime import datetime
 
 import pytest
 
+from sie_broker.demand.sessions import Ended, Sessions, pause_s
 from sie_broker.records import Lane
-from sie_broker.sessions import Ended, Sessions, pause_s
 from tests.broker.http_double import SessionServer
 from tests.conftest import eventually
 

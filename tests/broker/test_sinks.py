@@ -15,13 +15,14 @@ import nats
 import numpy as np
 import pytest
 
-from sie_broker import claim, jobs, sinks, subjects
-from sie_broker.allow_list import AllowList
+from sie_broker import claim, jobs, subjects
 from sie_broker.contract import Broker
+from sie_broker.events import sinks
+from sie_broker.events.allow_list import AllowList
+from sie_broker.events.sinks import Answer, Dispatcher, Sink, answer_of, pause_s
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.merge import part_id
-from sie_broker.nats_broker import NatsBroker
 from sie_broker.records import DeadLetter, Reply
-from sie_broker.sinks import Answer, Dispatcher, Sink, answer_of, pause_s
 from sie_sdk import replies, results, wire
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.types import Timing, Usage

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sie_bundle import load_failure
-from sie_bundle import model as engine
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.memory import Memory
-from sie_bundle.model import Model
-from sie_bundle.residency import Residency
+from sie_bundle.engine import model as engine
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.model import Model
+from sie_bundle.residency import load_failure
+from sie_bundle.residency.memory import Memory
+from sie_bundle.residency.residency import Residency
 from sie_config.model_spec import ModelSpec
 from tests import tiny_model
 

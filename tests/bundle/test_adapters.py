@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sie_bundle import encode
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.executor import Executor
-from sie_bundle.family import AUTO, FAMILIES
-from sie_bundle.model import EncoderModel, Model, load
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.family import AUTO, FAMILIES
+from sie_bundle.engine.model import EncoderModel, Model, load
+from sie_bundle.operations import encode
 from sie_config import model_spec
 from sie_config.model_spec import ModelSpec
 from sie_sdk import results

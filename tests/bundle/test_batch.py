@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_bundle.batch import BULK_WAIT_S, Entry, Limits, Slice, cost, form
+from sie_bundle.engine.batch import BULK_WAIT_S, Entry, Limits, Slice, cost, form
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 entries = st.builds(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_bundle.cost import Fit, Reading, reading
+from sie_bundle.engine.cost import Fit, Reading, reading
 
 START, PER_TOKEN, PER_SQUARE = 1e-3, 5e-5, 2e-8
 

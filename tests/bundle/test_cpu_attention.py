@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sie_bundle.attention import LOG2_E
-from sie_bundle.cpu_attention import tiled
-from sie_bundle.packing import Packed, pack
-from sie_bundle.sight import Sight
-from sie_bundle.tiles import BLOCKS, TOGETHER, rounded, tiles
-from sie_bundle.tokenization import Row
+from sie_bundle.engine.attention import LOG2_E
+from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.packing import Packed, pack
+from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.tiles import BLOCKS, TOGETHER, rounded, tiles
+from sie_bundle.engine.tokenization import Row
 
 CPU = torch.device("cpu")
 HEADS, KEY_HEADS, SIZE = 4, 2, 8

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_bundle import encode
-from sie_bundle.model import EncoderModel
-from sie_bundle.muvera import Muvera
-from sie_bundle.options import Options
-from sie_bundle.quantize import quantize
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.operations import encode
+from sie_bundle.operations.muvera import Muvera
+from sie_bundle.operations.options import Options
+from sie_bundle.operations.quantize import quantize
 from sie_config.model_spec import Dense, Multivector, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
-from sie_bundle.entities import Flags, Scheme, continuing, entities, grouped, joined, scheme, seam, words
-from sie_bundle.outputs import Floats
-from sie_bundle.tokenization import Tokenizer, Windows, row
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.engine.tokenization import Tokenizer, Windows, row
+from sie_bundle.operations.entities import Flags, Scheme, continuing, entities, grouped, joined, scheme, seam, words
 from sie_sdk.types import Entity
 
 NER = scheme(("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_bundle.eviction import SETTLE_S, Held, most, order, victims
+from sie_bundle.residency.eviction import SETTLE_S, Held, most, order, victims
 
 NOW = 1000.0
 

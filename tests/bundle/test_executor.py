@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from sie_bundle import batch
-from sie_bundle.cost import Fit, Reading
-from sie_bundle.executor import Executor, Forwarded
-from sie_bundle.model import EncoderModel
-from sie_bundle.outputs import Floats, Outputs
-from sie_bundle.tokenization import Row, row
+from sie_bundle.engine import batch
+from sie_bundle.engine.cost import Fit, Reading
+from sie_bundle.engine.executor import Executor, Forwarded
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.outputs import Floats, Outputs
+from sie_bundle.engine.tokenization import Row, row
 from sie_sdk.errors import DeadlineExceededError, InferenceError, UnavailableError
 
 BROKEN, EXPLOSIVE = 13, 99

@@ -14,13 +14,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sie_broker.records import Work
-from sie_bundle import entailment, extract
-from sie_bundle.cost import Fit
-from sie_bundle.executor import Executor
-from sie_bundle.operation import Operation
-from sie_bundle.outputs import Outputs
-from sie_bundle.residency import Residency
-from sie_bundle.tokenization import Row, Tokenizer
+from sie_bundle.engine.cost import Fit
+from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.tokenization import Row, Tokenizer
+from sie_bundle.operations import entailment, extract
+from sie_bundle.operations.operation import Operation
+from sie_bundle.residency.residency import Residency
 from sie_config.model_spec import Extract, ModelSpec, Tasks
 from sie_config.registry import Registry, lane_of
 from sie_sdk import results, wire

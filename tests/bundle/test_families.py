@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.family import FAMILIES
-from sie_bundle.model import EncoderModel
-from sie_bundle.outputs import Outputs, SparseRow
-from sie_bundle.tokenization import Row, row
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.family import FAMILIES
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.outputs import Outputs, SparseRow
+from sie_bundle.engine.tokenization import Row, row
 from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Multivector, Score, Sparse, Tasks
 from tests.golden import random_models
 from tests.golden.random_kinds import KINDS

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from sie_bundle import memory
-from sie_bundle import model as engine
-from sie_bundle.executor import Executor
-from sie_bundle.loading import NICENESS, Loader
-from sie_bundle.model import EncoderModel, Model
-from sie_bundle.residency import Residency
-from sie_bundle.tokenization import Row
+from sie_bundle.engine import model as engine
+from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.model import EncoderModel, Model
+from sie_bundle.engine.tokenization import Row
+from sie_bundle.residency import memory
+from sie_bundle.residency.loading import NICENESS, Loader
+from sie_bundle.residency.residency import Residency
 from tests import tiny_model
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sie_bundle import maxsim as module
-from sie_bundle.maxsim import maxsim, maxsim_many, maxsim_packed
+from sie_bundle.operations import maxsim as module
+from sie_bundle.operations.maxsim import maxsim, maxsim_many, maxsim_packed
 from sie_sdk.errors import InvalidInputError
 
 Floats: TypeAlias = npt.NDArray[np.float32]

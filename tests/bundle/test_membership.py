@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sie_broker import jobs, pools
+from sie_broker import jobs
 from sie_broker.contract import Broker
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBroker
-from sie_broker.nats_broker import NatsBroker
-from sie_broker.pools import Assignment
+from sie_broker.pools import pool as pools
+from sie_broker.pools.pool import Assignment
 from sie_broker.records import Lane, Work
 from sie_bundle import membership
 from sie_bundle.bundle import Bundle, Warming

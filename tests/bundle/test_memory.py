@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sie_bundle import memory
-from sie_bundle.memory import Memory
+from sie_bundle.residency import memory
+from sie_bundle.residency.memory import Memory
 
 MIB = 1 << 20
 

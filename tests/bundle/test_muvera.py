@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sie_bundle import muvera as module
-from sie_bundle.maxsim import maxsim_many
-from sie_bundle.muvera import Draws, Muvera, block, draws
+from sie_bundle.operations import muvera as module
+from sie_bundle.operations.maxsim import maxsim_many
+from sie_bundle.operations.muvera import Draws, Muvera, block, draws
 from sie_sdk.errors import InvalidInputError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -182,7 +182,7 @@ def test_the_final_projection_keeps_inner_products_on_average() -> None:
 FINGERPRINT = """
 import hashlib
 import numpy as np
-from sie_bundle.muvera import Muvera, draws
+from sie_bundle.operations.muvera import Muvera, draws
 drawn = draws(Muvera(16, projection=4, final_dims=100, seed=7))
 whole = [drawn.projections > 0, drawn.signs.astype(np.int8), np.array(drawn.shifts, np.int64)]
 print(hashlib.sha256(b"".join(each.tobytes() for each in whole)).hexdigest(), drawn.hyperplanes[0, :3].tolist())

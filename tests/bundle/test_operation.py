@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from sie_broker.records import Work
-from sie_bundle import encode
-from sie_bundle.executor import Executor, Forwarded, Model
-from sie_bundle.operation import Operation
-from sie_bundle.residency import Residency
-from sie_bundle.tokenization import Row
+from sie_bundle.engine.executor import Executor, Forwarded, Model
+from sie_bundle.engine.tokenization import Row
+from sie_bundle.operations import encode
+from sie_bundle.operations.operation import Operation
+from sie_bundle.residency.residency import Residency
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
 from sie_sdk.types import EncodeRequest, Item, Priority

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sie_bundle.options import Options
+from sie_bundle.operations.options import Options
 from sie_sdk.errors import InvalidInputError
 
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from sie_bundle.attention import LOG2_E
-from sie_bundle.cpu_attention import tiled
-from sie_bundle.linear import Activation, plain, prepacked
-from sie_bundle.model import EncoderModel
-from sie_bundle.packing import pack
-from sie_bundle.sight import Sight
-from sie_bundle.tokenization import Row, row
+from sie_bundle.engine.attention import LOG2_E
+from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.linear import Activation, plain, prepacked
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.packing import pack
+from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.tokenization import Row, row
 from sie_config.model_spec import Dense, Tasks
 from tests import tiny_model
 from tests.bundle.reference import Bert

@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.model import EncoderModel
-from sie_bundle.outputs import Floats
-from sie_bundle.packing import pack
-from sie_bundle.padded_encoder import SHARE, SLACK, SQUARES, PaddedEncoder, buckets
-from sie_bundle.tokenization import Row, row
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.engine.packing import pack
+from sie_bundle.engine.padded_encoder import SHARE, SLACK, SQUARES, PaddedEncoder, buckets
+from sie_bundle.engine.tokenization import Row, row
 from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Multivector, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests.golden import random_models

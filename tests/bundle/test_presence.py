@@ -11,8 +11,8 @@ import pytest
 from nats.aio.msg import Msg
 
 import sie_bundle.presence
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBroker, MemoryBucket
-from sie_broker.nats_broker import NatsBroker
 from sie_broker.records import Lane, WorkerState
 from sie_broker.workers import Workers
 from sie_bundle.presence import Counts, Presence

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sie_bundle import weights
+from sie_bundle.weights import weights
 from sie_config.model_spec import Dense, HubSource, LocalSource, Tasks
 from sie_sdk.errors import ModelLoadFailedError, WeightsUnavailableError
 from tests import tiny_model
@@ -184,7 +184,7 @@ async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
         for name in files:
             shutil.copyfile(good / name, into / name)
 
-    monkeypatch.setattr("sie_bundle.hub.fetch", fetch)
+    monkeypatch.setattr("sie_bundle.weights.hub.fetch", fetch)
     local = LocalSource(path=str(tmp_path / "absent"))
     hub = HubSource(repo="acme/tiny", revision=revision)
     spec = msgspec.structs.replace(tiny_model.spec(good), sources=(local, hub))

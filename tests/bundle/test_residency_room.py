@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sie_bundle.loading import Loader
-from sie_bundle.memory import Memory
-from sie_bundle.model import Model
+from sie_bundle.engine.model import Model
+from sie_bundle.residency.loading import Loader
+from sie_bundle.residency.memory import Memory
 from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import OutOfMemoryError
 from tests import tiny_model
@@ -137,7 +137,7 @@ async def test_a_model_in_use_goes_last_and_its_bytes_count_until_it_is_released
 async def test_a_load_does_not_wait_for_ever_for_requests_that_keep_the_others(
     tiny_folder: Path, loads: Loads, clock: Clock, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sie_bundle.residency.RELEASE_S", 0.05)
+    monkeypatch.setattr("sie_bundle.residency.residency.RELEASE_S", 0.05)
     a, b, c = specs(tiny_folder, 3)
     used = ROOMY
     models = residency(tiny_folder, loads, clock, max_bytes=size, reading=lambda: used)

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_bundle import score
-from sie_bundle.model import EncoderModel
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.operations import score
 from sie_config.model_spec import Multivector, Score, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError

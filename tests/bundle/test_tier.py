@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from sie_bundle.tier import Tier
+from sie_bundle.residency.tier import Tier
 
 
 class Thing:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models
 
-from sie_bundle.model import EncoderModel
-from sie_bundle.tokenization import Tokenizer
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.tokenization import Tokenizer
 from sie_sdk.errors import InputTooLongError, InvalidInputError
 
 CLS, SEP, HELLO, WORLD = 2, 3, 4, 5

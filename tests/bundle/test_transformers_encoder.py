@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from sie_bundle import family
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.model import EncoderModel
-from sie_bundle.outputs import Floats
-from sie_bundle.packing import pack
-from sie_bundle.padded_encoder import PaddedEncoder
-from sie_bundle.parameters import Parameters
-from sie_bundle.tokenization import Row, row
-from sie_bundle.transformers_encoder import Body, TransformersEncoder
+from sie_bundle.engine import family
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.engine.packing import pack
+from sie_bundle.engine.padded_encoder import PaddedEncoder
+from sie_bundle.engine.parameters import Parameters
+from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.transformers_encoder import Body, TransformersEncoder
 from sie_config.model_spec import Dense, Extract, LocalSource, ModelSpec, Score, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests.golden import random_models, tiny_tokenizers
@@ -319,8 +319,8 @@ def test_transformers_is_imported_for_the_models_that_need_it_alone(name: str, i
     program = f"""
 import sys
 from pathlib import Path
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.model import load
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.model import load
 from sie_config.model_spec import Dense, LocalSource, ModelSpec, Tasks
 tasks, sources = Tasks(dense=Dense(dim=32)), (LocalSource(path="x"),)
 spec = ModelSpec(id="t", family="{name}", tasks=tasks, sources=sources, max_sequence_length=48, revision="r")

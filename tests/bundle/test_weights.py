@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sie_bundle import hub, weights, wheel
-from sie_bundle.source import SourceError
+from sie_bundle.weights import hub, weights, wheel
+from sie_bundle.weights.source import SourceError
 from sie_config.model_spec import HubSource, LocalSource, ModelSpec, PackageSource, Source
 from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
@@ -94,7 +94,8 @@ def test_what_is_in_the_cache_is_found_before_any_source_is_tried(package: Packa
 def test_a_warm_start_imports_neither_torch_nor_the_hub(tmp_path: Path) -> None:
     folder = tiny_model.make(tmp_path)
     code = (
-        "import sys, pathlib; from sie_bundle import batch, bundle, commands, executor, residency, weights;"
+        "import sys, pathlib; from sie_bundle import bundle, commands; from sie_bundle.engine import batch, executor;"
+        "from sie_bundle.residency import residency; from sie_bundle.weights import weights;"
         "from tests import tiny_model; folder = pathlib.Path(sys.argv[1]);"
         "weights.resolve(tiny_model.spec(folder), None, folder);"
         "assert not {'torch', 'huggingface_hub', 'transformers'} & sys.modules.keys()"

@@ -41,7 +41,7 @@ def interpreter(version: str) -> str | None:
 def venv(name: str, requirements: Sequence[str], version: str = "3.12") -> Path:
     """The interpreter of an environment with ``requirements`` (pip's words), made if it is not there yet.
 
-    Tests are skipped where there is no interpreter of ``version``. Processes that want the same one wait for each other.
+    Tests are skipped where there is no such interpreter. Processes that want the same one wait for each other.
     """
     if (base := interpreter(version)) is None:
         pytest.skip(f"Python {version} was not found; {name} needs it")

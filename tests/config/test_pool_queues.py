@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from sie_broker.contract import Broker
-from sie_broker.pool_table import PoolTable
-from sie_broker.pools import Pool
+from sie_broker.pools.pool import Pool
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Queue, Work
 from sie_broker.room import Room
 from sie_config import pool_queues

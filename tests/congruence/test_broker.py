@@ -13,12 +13,12 @@ import pytest
 
 from sie_broker import jobs
 from sie_broker.contract import Broker, Delivery
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.streams import Limits
 from sie_broker.jobs import Job
 from sie_broker.memory import MemoryBroker
-from sie_broker.nats_broker import NatsBroker
 from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Room
-from sie_broker.streams import Limits
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 from sie_sdk.types import Priority
 from tests.conftest import eventually

@@ -12,8 +12,8 @@ import pytest
 from sie_broker import claim, jobs, subjects
 from sie_broker.claim import CHUNK_BYTES, REPLY_INLINE_BYTES, WORK_INLINE_BYTES
 from sie_broker.contract import Broker, Store
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBroker
-from sie_broker.nats_broker import NatsBroker
 from sie_broker.records import Reply
 from sie_sdk.errors import InvalidInputError, PayloadLostError, QueueFullError
 from tests.congruence.test_broker import LANE, MODEL, pulling, take, work

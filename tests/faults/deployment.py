@@ -18,9 +18,9 @@ import msgspec
 import nats
 from nats.aio.client import Client
 
-from sie_broker.pull import STANDING
+from sie_broker.jetstream.pull import STANDING
+from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.records import Lane
-from sie_broker.streams import MAX_PAYLOAD_BYTES
 from sie_local.ports import free_port
 from sie_local.programs import nats_server
 from tests.faults.noop_bundle import Recorded, recorded

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from sie_broker import process
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import Lane, Work
 from sie_bundle.door import Door
 from sie_bundle.presence import Counts, Presence

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sie_broker.sinks import IN_HAND
+from sie_broker.events.sinks import IN_HAND
 from sie_local.ports import free_port
 from tests.broker.sink_double import SinkServer
 from tests.faults.deployment import MODEL, Deployment

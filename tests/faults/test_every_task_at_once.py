@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from sie_broker.records import Lane, Work
-from sie_bundle import encode, extract, score
-from sie_bundle.executor import Executor
-from sie_bundle.operation import Operation
-from sie_bundle.residency import Residency
+from sie_bundle.engine.executor import Executor
+from sie_bundle.operations import encode, extract, score
+from sie_bundle.operations.operation import Operation
+from sie_bundle.residency.residency import Residency
 from sie_config.model_spec import ModelSpec, Score, Tasks
 from sie_config.registry import Registry
 from sie_sdk import results, wire

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_bundle.executor import Executor
-from sie_bundle.outputs import Floats
-from sie_bundle.residency import Residency
+from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.residency.residency import Residency
 from sie_config.model_spec import ModelSpec
 from tests import tiny_model
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from sie_bundle.cost import Fit
-from sie_bundle.executor import Executor
-from sie_bundle.outputs import Outputs
-from sie_bundle.tokenization import Row, row
+from sie_bundle.engine.cost import Fit
+from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.tokenization import Row, row
 from sie_sdk.errors import OutOfMemoryError
 
 

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 import httpx
 
-from sie_bundle import wheel
-from sie_bundle.source import SourceError
+from sie_bundle.weights import wheel
+from sie_bundle.weights.source import SourceError
 from sie_config.model_spec import PackageSource
 
 PAUSES_S = (2.0, 10.0)

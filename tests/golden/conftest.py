@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sie_bundle import weights
-from sie_bundle.model import EncoderModel
+from sie_bundle.engine.model import EncoderModel
 from sie_bundle.settings import Settings
+from sie_bundle.weights import weights
 from sie_config import catalog
 from sie_sdk import settings
 from tests import tiny_model

@@ -14,7 +14,7 @@ import tokenizers
 import torch
 from safetensors.numpy import load_file
 
-from sie_bundle.source import SourceError
+from sie_bundle.weights.source import SourceError
 from tests.golden import checkpoints, golden
 from tests.golden.checkpoint_schema import Checkpoint
 from tests.golden.checkpoint_table import CHECKPOINTS

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sie_bundle import extract
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.entities import AGGREGATIONS
-from sie_bundle.model import EncoderModel
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.operations import extract
+from sie_bundle.operations.entities import AGGREGATIONS
 from sie_config.model_spec import Extract, LocalSource, ModelSpec, Tasks
 from sie_sdk import results
 from sie_sdk.types import Entity, ExtractParams, ExtractRequest, ExtractResult, Item, Timing, Usage

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.model import EncoderModel
-from sie_bundle.outputs import Floats
-from sie_bundle.padded_encoder import PaddedEncoder
-from sie_bundle.tokenization import Row
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.engine.padded_encoder import PaddedEncoder
+from sie_bundle.engine.tokenization import Row
 from sie_config.model_spec import Extract, LocalSource, ModelSpec, Tasks
 from tests.golden import golden
 from tests.golden.checkpoint_table import CHECKPOINTS

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from sie_bundle import attention
-from sie_bundle.attention import LOG2_E, Attend
-from sie_bundle.checkpoint import Checkpoint
-from sie_bundle.cpu_attention import tiled
-from sie_bundle.model import EncoderModel
-from sie_bundle.packing import pack
-from sie_bundle.precision import precision
-from sie_bundle.sight import Sight
-from sie_bundle.tokenization import Row, row
+from sie_bundle.engine import attention
+from sie_bundle.engine.attention import LOG2_E, Attend
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.packing import pack
+from sie_bundle.engine.precision import precision
+from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.tokenization import Row, row
 from tests.bundle.test_families import PACKED, rows_of, tasks_of
 from tests.bundle.test_families import load as on_cpu
 

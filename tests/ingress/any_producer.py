@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 
-from sie_broker.allow_list import AllowList
 from sie_broker.contract import Broker
-from sie_broker.event_format import BATCH, STRUCTURED
-from sie_broker.sinks import Dispatcher
+from sie_broker.events.allow_list import AllowList
+from sie_broker.events.event_format import BATCH, STRUCTURED
+from sie_broker.events.sinks import Dispatcher
 from sie_sdk import wire
 from sie_sdk.types import EncodeRequest, Item
 from tests.broker.sink_double import Received, SinkServer

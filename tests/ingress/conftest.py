@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from starlette.applications import Starlette
 
 from sie_broker.contract import Broker
-from sie_broker.pool_table import PoolTable
+from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Work
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.worker import Worker

@@ -7,8 +7,8 @@ import time
 import msgspec
 import pytest
 
-from sie_broker import lane_status
-from sie_broker.lane_status import LaneStatus
+from sie_broker.demand import lane_status
+from sie_broker.demand.lane_status import LaneStatus
 from sie_broker.records import Submission, Work
 from sie_config.registry import lane_of
 from sie_sdk.errors import QueueFullError

@@ -14,10 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from sie_broker import binding, parcels, streams
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.events import binding
+from sie_broker.jetstream import parcels, streams
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.streams import EVENTS
 from sie_broker.records import Work
-from sie_broker.streams import EVENTS
 from sie_ingress.intake import Intake
 from sie_sdk import results, wire
 from sie_sdk.errors import QueueFullError

@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker import lane_status
-from sie_broker.lane_status import BELIEVED_S, LaneStatus
+from sie_broker.demand import lane_status
+from sie_broker.demand.lane_status import BELIEVED_S, LaneStatus
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Lane, WorkerState
 from sie_broker.subjects import lane_key

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from sie_broker.pool_table import PoolTable
-from sie_broker.pools import Pool, pool_key
+from sie_broker.pools.pool import Pool, pool_key
+from sie_broker.pools.pool_table import PoolTable
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import lane_of
 from sie_ingress import answer, pools

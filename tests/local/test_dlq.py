@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from sie_broker import envelope, jobs, subjects
+from sie_broker import jobs, subjects
 from sie_broker.deadletters import Place
-from sie_broker.exhausted import Burial
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.events import envelope
+from sie_broker.jetstream.exhausted import Burial
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import Lane, Queue, Work
 from sie_local.dlq import dlq
 from sie_local.state import ProcessRecord, Record, StateFolder

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from sie_broker import process
-from sie_broker.demand import open_sessions
+from sie_broker.demand.pods import open_sessions
+from sie_broker.demand.sessions import Sessions
 from sie_broker.records import Lane
-from sie_broker.sessions import Sessions
 from sie_local.autoscaling import Policy
 from sie_local.child import Child, Program, serves
 from sie_local.ports import free_port

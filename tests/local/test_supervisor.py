@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sie_broker.nats_broker import NatsBroker
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import Lane, Work
 from sie_local.programs import Options, own_commands
 from sie_local.state import ProcessRecord, Record, StateFolder

@@ -1,0 +1,1 @@
+"""Demand: how many pods each lane should have, and the sessions that make Knative have them."""

@@ -1,0 +1,300 @@
+"""Results on their way to whoever a producer named: an http(s) URL or a NATS subject. At least once, in no order.
+
+Owns the record of where a job's result goes and the dispatcher that sends it: what a sink's answer means, when it is
+tried again and when it is given up. Any number of dispatchers may run. Which sinks are allowed stands in
+``allow_list``, how a result comes to be due in the brokers.
+
+A receiver tells repeats by the event's source and id, which are the job's and stay the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from enum import Enum
+
+import httpx
+import msgspec
+from cloudevents.core.v1.event import CloudEvent
+
+from sie_broker import claim, clock, jobs, merge, subjects
+from sie_broker.contract import Broker, Bucket
+from sie_broker.events import binding, envelope, exchange
+from sie_broker.events.allow_list import AllowList, Target
+from sie_broker.jetstream.parcels import work_off
+from sie_broker.parcel import Parcel
+from sie_broker.records import DeadLetter, Reply
+from sie_broker.subjects import token
+from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError
+from sie_sdk.refusals import error_body
+from sie_sdk.version import __version__
+from sie_sdk.wire import MediaType
+
+log = logging.getLogger("sie.broker.sinks")
+
+IN_HAND = 64
+PER_HOST = 16
+"""At most so many of them at one host, so that one that hangs keeps the others' room free."""
+ANSWER_S = 20.0
+"""How long a sink may take to answer; less than whoever has a result in hand may take over it."""
+TRIES = 12
+GIVE_UP_S = 2400.0
+"""A result is given up when it was tried so often or is so old: it is kept for an hour."""
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 300.0
+LONGEST_ASKED_S = 600.0
+"""The longest Retry-After that is obeyed."""
+LARGE_BYTES = 4 << 20
+"""Results above that are sent one at a time, and kept beside their dead letters."""
+MAX_BYTES = 64 << 20
+"""What is larger is not sent; the sink gets an error, and the job has the result."""
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """Where the result of one job goes."""
+
+    to: str
+    media: MediaType
+    """What its data becomes: the format in which the request came."""
+    sizes: tuple[int, ...] = ()
+    """Items of each part, when the request was split."""
+    claimed: bool = False
+    """Whether all parts are there and a dispatcher has set about sending them."""
+    traceparent: str | None = None
+
+
+_sinks = msgspec.msgpack.Decoder(Sink)
+
+
+async def keep(bucket: Bucket, job_id: str, sink: Sink) -> None:
+    """Record the sink of a job, before its work is queued; the first record of a job stands."""
+    await bucket.replace(token(job_id), msgspec.msgpack.encode(sink), 0)
+
+
+class Answer(Enum):
+    """What a sink's answer means."""
+
+    TAKEN = "taken"
+    AGAIN = "again"
+    NEVER = "never"
+
+
+def answer_of(status: int) -> Answer:
+    """By Knative's delivery contract: 404, 408, 409, 429 and 5xx may get better, other 4xx do not; nor do redirects,
+    which are not followed: who may be sent to was decided before."""
+    if 200 <= status < 300:
+        return Answer.TAKEN
+    return Answer.AGAIN if status in (404, 408, 409, 429) or status >= 500 else Answer.NEVER
+
+
+def pause_s(attempt: int, retry_after: str | None, now: float) -> float:
+    """Seconds until the next try: doubled each time, a fifth more or less; as long as a Retry-After asks, if longer."""
+    backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 16)) * random.uniform(0.8, 1.2)
+    return max(backoff, min(LONGEST_ASKED_S, _asked_s(retry_after, now)))
+
+
+def _asked_s(retry_after: str | None, now: float) -> float:
+    if retry_after is None:
+        return 0.0
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now)
+    except ValueError:
+        return 0.0
+
+
+class _RefusedError(Exception):
+    """Nobody has taken it. ``pause`` None: nobody ever will; ``tried``: somebody was asked."""
+
+    def __init__(self, why: str, pause: float | None, *, tried: bool = True) -> None:
+        super().__init__(why)
+        self.pause = pause
+        self.tried = tried
+
+
+class Dispatcher:
+    """Sends what is due until it is cancelled."""
+
+    def __init__(self, broker: Broker, allowed: AllowList) -> None:
+        self._broker = broker
+        self._allowed = allowed
+        self._large = asyncio.Lock()
+        self._at_host: Counter[str] = Counter()
+        # Not by way of a proxy of the environment's choice: a sink was allowed as it is.
+        self._http = httpx.AsyncClient(
+            verify=allowed.needs_tls,  # its context takes 20 ms and several MB
+            follow_redirects=False,
+            trust_env=False,
+            headers={"User-Agent": f"sie-knative/{__version__}"},
+            timeout=ANSWER_S,
+            limits=httpx.Limits(max_connections=IN_HAND),
+        )
+
+    async def run(self) -> None:
+        """Take what is due, and send it."""
+        async with self._http:
+            await work_off(self._broker.due, self._send, IN_HAND)
+
+    async def _send(self, parcel: Parcel) -> None:
+        job = subjects.job_of_sink(parcel.subject)
+        if parcel.headers.get("ce-id"):  # a dead letter that is tried again
+            to, event = await self._letter(parcel)
+        else:
+            entry = await self._broker.sinks.read(token(job))
+            if entry.value is None:  # sent before, by way of another part
+                await parcel.ack()
+                return
+            sink = _sinks.decode(entry.value)
+            replies = await self._replies(parcel, job, sink)
+            if replies is None:
+                return
+            if sink.sizes and not await self._claim(parcel, job, sink, entry.revision):
+                await parcel.ack()
+                return
+            if sum(map(claim.size, replies)) > LARGE_BYTES:
+                await self._send_large(parcel, job, sink, replies)
+                return
+            to, event = sink.to, await self._event(parcel, job, sink, replies)
+        await self._settle(parcel, job, to, event)
+
+    async def _send_large(self, parcel: Parcel, job: str, sink: Sink, replies: Sequence[Reply]) -> None:
+        if self._large.locked():
+            await parcel.nak(pause_s(min(parcel.attempt, 4), None, clock.now()))
+            return
+        async with self._large:
+            await self._settle(parcel, job, sink.to, await self._event(parcel, job, sink, replies))
+
+    async def _event(self, parcel: Parcel, job: str, sink: Sink, replies: Sequence[Reply]) -> CloudEvent:
+        try:
+            reply = await merge.whole(self._broker.payloads, job, replies, sink.sizes, MAX_BYTES)
+        except (PayloadTooLargeError, PayloadLostError) as error:
+            reply = Reply(id=job, data=error_body(error), status=error.status, cause=replies[0].cause)
+        # On a thread: a megabyte of msgpack becomes JSON in a tenth of a second.
+        return await asyncio.to_thread(
+            exchange.result, reply, sink.media, f"/v1/jobs/{job}", parcel.at, sink.traceparent
+        )
+
+    async def _settle(self, parcel: Parcel, job: str, to: str, event: CloudEvent) -> None:
+        try:
+            await self._deliver(to, event, parcel.attempt)
+        except _RefusedError as refused:
+            spent = (refused.tried and parcel.attempt >= TRIES) or clock.now() - parcel.at > GIVE_UP_S
+            if refused.pause is not None and not spent:
+                log.info("%s: %s; again in %.1f s", to, refused, refused.pause)
+                await parcel.nak(refused.pause)
+                return
+            await self._give_up(parcel, job, to, event, str(refused))
+        await parcel.ack()
+        await self._broker.sinks.delete(token(job))
+
+    async def _replies(self, parcel: Parcel, job: str, sink: Sink) -> list[Reply] | None:
+        """The job's result, or those of its parts; without them all the parcel is settled.
+
+        Of a split request the part whose result is kept last finds those of all others.
+        """
+        own = parcel.data.decode()
+        parts = [merge.part_id(job, number) for number in range(len(sink.sizes))] or [job]
+        found: dict[str, Reply] = {}
+        for part in reversed(parts):  # what is computed last is looked for first
+            reply = await jobs.result(self._broker.jobs, part)
+            if reply is None:
+                break
+            found[part] = reply
+        else:
+            return [found[part] for part in parts]
+        if own in found or (own != part and await jobs.result(self._broker.jobs, own) is not None):
+            await parcel.ack()
+        elif clock.now() - parcel.at < GIVE_UP_S:
+            await parcel.nak(0.2 if parcel.attempt < 5 else 5.0)
+        else:
+            log.error("the result of job %s was due and is not there", job)
+            await parcel.term("no result")
+        return None
+
+    async def _claim(self, parcel: Parcel, job: str, sink: Sink, revision: int) -> bool:
+        """Whether it is ours to send the parts: those that came last may be in several hands, each with all of them.
+
+        Who has claimed them has its parcel again if it dies; others are told of theirs but once.
+        """
+        if sink.claimed:
+            return parcel.attempt > 1
+        claimed = msgspec.msgpack.encode(msgspec.structs.replace(sink, claimed=True))
+        return await self._broker.sinks.replace(token(job), claimed, revision) is not None
+
+    async def _deliver(self, to: str, event: CloudEvent, attempt: int) -> None:
+        """Send one event.
+
+        Raises:
+            _RefusedError: nobody has taken it.
+        """
+        try:
+            target = self._allowed.check(to)
+        except InvalidInputError as refused:
+            raise _RefusedError(refused.message, None) from None
+        if target.kind == "nats":
+            try:
+                await self._broker.publish(target.address, *binding.to_nats(event))
+            except PayloadTooLargeError as refused:
+                raise _RefusedError(refused.message, None) from None
+        else:
+            await self._post(target, event, attempt)
+
+    async def _post(self, target: Target, event: CloudEvent, attempt: int) -> None:
+        host = httpx.URL(target.address).netloc.decode()
+        if self._at_host[host] >= PER_HOST:
+            raise _RefusedError("busy", pause_s(min(attempt, 4), None, clock.now()), tried=False)
+        headers, body = binding.to_http(event)
+        self._at_host[host] += 1
+        try:
+            async with asyncio.timeout(ANSWER_S):  # the client's own counts from byte to byte
+                # Streamed, and its body not read: what a sink has to say is its status.
+                async with self._http.stream("POST", target.address, headers=headers, content=body) as response:
+                    status, retry_after = response.status_code, response.headers.get("retry-after")
+        except (httpx.HTTPError, TimeoutError, OSError) as error:
+            raise _RefusedError(str(error) or type(error).__name__, pause_s(attempt, None, clock.now())) from None
+        finally:
+            self._at_host[host] -= 1
+            if not self._at_host[host]:
+                del self._at_host[host]
+        match answer_of(status):
+            case Answer.AGAIN:
+                raise _RefusedError(f"HTTP {status}", pause_s(attempt, retry_after, clock.now()))
+            case Answer.NEVER:
+                raise _RefusedError(f"HTTP {status}", None)
+
+    async def _give_up(self, parcel: Parcel, job: str, to: str, event: CloudEvent, why: str) -> None:
+        log.warning("the result of job %s is a dead letter: %s: %s", job, to, why)
+        headers, data = binding.to_nats(event)
+        headers |= {"ce-replyto": envelope.escape(to)}
+        size = len(data)
+        if size > LARGE_BYTES:
+            headers["ce-dataref"] = envelope.escape(await self._broker.payloads.store("dead", job, data))
+            data = b""
+        letter = DeadLetter(
+            id=f"{job}-result",
+            reason="undeliverable",
+            subject=parcel.subject,
+            headers=headers,
+            at=clock.now(),
+            accepted=parcel.at,
+            deliveries=parcel.attempt,
+            size=size,
+            fault=f"{to}: {why}",
+            data=data,
+        )
+        await self._broker.dead.bury(letter, parcel.sequence)
+
+    async def _letter(self, parcel: Parcel) -> tuple[str, CloudEvent]:
+        """What `_give_up` made of an event, as the event again and where it goes."""
+        event = binding.from_nats(parcel.headers, parcel.data)
+        attributes = event.get_attributes()
+        to, dataref = attributes.pop("replyto", ""), attributes.pop("dataref", None)
+        data = event.get_data() if dataref is None else await self._broker.payloads.load(dataref)
+        return to, CloudEvent(attributes, data)

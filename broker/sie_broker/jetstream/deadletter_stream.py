@@ -1,0 +1,155 @@
+"""The dead letters on NATS: one stream for all pools, one message each, under the id of its work.
+
+Owns the `DeadLetters` verbs on it. What a dead letter is stands in ``deadletters``, the stream in ``streams``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import unquote
+
+import msgspec
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from sie_broker import deadletters, jobs, subjects
+from sie_broker.contract import Bucket, Payloads
+from sie_broker.jetstream.connection import translated
+from sie_broker.jetstream.streams import DEAD
+from sie_broker.records import DeadLetter, Reply
+from sie_sdk.errors import PayloadLostError, QueueUnavailableError
+
+_PAGE = 256
+_IDLE_S = 10.0
+"""After so long the server forgets who read the list."""
+
+
+async def remove(js: JetStreamContext, stream: str, sequence: int) -> None:
+    """Delete one message; somebody else may have been faster.
+
+    Raises:
+        QueueUnavailableError: the broker does not answer.
+    """
+    with translated():
+        try:
+            await js.delete_msg(stream, sequence)
+        except nats.js.errors.APIError:
+            # The server refuses what is not there any more like what it cannot do.
+            try:
+                await js.get_msg(stream, sequence)
+            except nats.js.errors.NotFoundError:
+                return
+            raise
+
+
+class NatsDeadLetters:
+    """The `DeadLetters` of a NATS server; ``answer(reply_to, reply)`` reaches a caller or keeps the reply."""
+
+    def __init__(
+        self, nc: Client, bucket: Bucket, payloads: Payloads, answer: Callable[[str | None, Reply], Awaitable[None]]
+    ) -> None:
+        self._nc = nc
+        self._js = nc.jetstream(timeout=5)
+        self._jobs = bucket
+        self._payloads = payloads
+        self._answer = answer
+
+    async def bury(self, letter: DeadLetter, sequence: int) -> None:
+        """Keep ``letter`` and tell its caller; the work itself is then still in its queue, at ``sequence``.
+
+        Twice is as good as once: the subject names the place in the queue, and holds one message.
+        """
+        subject = subjects.dead(letter.id, sequence)
+        if not await self._is_kept(subject):
+            await self._keep(subject, letter)
+        if (reply := deadletters.refusal(letter)) is not None:
+            if (inbox := letter.headers.get("ce-replyto")) is not None:
+                await self._answer(unquote(inbox), reply)
+            # Last, for it says that the work was answered. In any case: who repeats the request is told the same.
+            await jobs.keep(self._jobs, reply)
+
+    async def _keep(self, subject: str, letter: DeadLetter) -> None:
+        try:
+            letter = await deadletters.with_payload(self._payloads, letter)
+        except PayloadLostError as lost:
+            if await self._is_kept(subject):  # by somebody else just now, who has let go of the original
+                return
+            letter = msgspec.structs.replace(letter, fault=str(lost))
+        with translated():
+            await self._js.publish(subject, letter.data, headers=deadletters.to_message(letter))
+
+    async def entries(self) -> list[DeadLetter]:
+        found = []
+        with translated():
+            config = ConsumerConfig(
+                ack_policy=AckPolicy.NONE, headers_only=True, inactive_threshold=_IDLE_S, mem_storage=True
+            )
+            try:
+                pull = await self._js.pull_subscribe(f"{subjects.DEAD}.>", stream=DEAD, config=config)
+            except nats.js.errors.NotFoundError:  # nobody provisioned this server yet
+                return []
+            waiting = (await pull.consumer_info()).num_pending or 0
+            while waiting > 0:
+                messages = await pull.fetch(min(waiting, _PAGE), timeout=5)
+                found += [deadletters.from_message(message.headers or {}, b"") for message in messages]
+                waiting -= len(messages)
+            await pull.unsubscribe()
+        return sorted(found, key=lambda letter: letter.at)
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        return await deadletters.opened(self._payloads, (await self._find(letter_id))[1])
+
+    async def replay(self, letter_id: str) -> None:
+        sequence, letter = await self._find(letter_id)
+        await self._check_queue(letter)
+        work = deadletters.work_of(letter)
+        queued = None if work is None else await deadletters.reopen(self._jobs, work)
+        # An id of its own: the duplicate window may still know the work's.
+        headers = deadletters.replayed(letter.headers) | {"Nats-Msg-Id": f"replay {sequence}"}
+        with translated():
+            await self._js.publish(letter.subject, letter.data, headers=headers)
+            if subjects.is_work(letter.subject):
+                await self._nc.publish(subjects.wake(subjects.lane_of_work(letter.subject)), b"")
+        if queued is not None:
+            await queued()
+        await remove(self._js, DEAD, sequence)
+
+    async def drop(self, letter_id: str) -> None:
+        sequence, letter = await self._find(letter_id)
+        await remove(self._js, DEAD, sequence)
+        if (payload := deadletters.kept_payload(letter)) is not None:
+            await self._payloads.drop(payload)
+
+    async def _is_kept(self, subject: str) -> bool:
+        with translated():
+            try:
+                await self._js.get_msg(DEAD, seq=1, subject=subject, next=True)
+            except nats.js.errors.NotFoundError:
+                return False
+        return True
+
+    async def _check_queue(self, letter: DeadLetter) -> None:
+        """Work without a consumer would wait for nobody until it is too old. For all else there always is one."""
+        if not subjects.is_work(letter.subject):
+            return
+        with translated():
+            try:
+                queue = subjects.queue_of_work(letter.subject)
+                await self._js.consumer_info(subjects.stream(queue.lane.pool), subjects.consumer(queue))
+            except (ValueError, nats.js.errors.NotFoundError):
+                raise QueueUnavailableError(
+                    f"Nobody works on {letter.subject} any more.",
+                    hint="Serve its model again, or drop the dead letter.",
+                ) from None
+
+    async def _find(self, letter_id: str) -> tuple[int, DeadLetter]:
+        with translated():
+            try:
+                found = await self._js.get_msg(
+                    DEAD, seq=1, subject=subjects.dead_letters(letter_id), next=True, direct=True
+                )
+            except nats.js.errors.NotFoundError:
+                raise deadletters.unknown(letter_id) from None
+        return found.seq or 0, deadletters.from_message(found.headers or {}, found.data or b"")

@@ -1,0 +1,338 @@
+"""The `Broker` on NATS JetStream: publish and await, deliver and acknowledge, wake and count.
+
+Owns the connection and the reply inbox. Work in hand is in ``hands``, streams are declared in ``streams``, names in
+``subjects``, bytes in ``envelope``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from functools import partial
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from sie_broker import claim, clock, deadletters, jobs, subjects
+from sie_broker.contract import Delivery, Room
+from sie_broker.events import envelope
+from sie_broker.jetstream import connection, streams
+from sie_broker.jetstream.bucket import NatsBucket
+from sie_broker.jetstream.connection import refusal, translated
+from sie_broker.jetstream.deadletter_stream import NatsDeadLetters
+from sie_broker.jetstream.exhausted import Burial
+from sie_broker.jetstream.hands import Hands
+from sie_broker.jetstream.mailbox import Confirmations, Mailbox, is_unanswered
+from sie_broker.jetstream.parcels import parcels
+from sie_broker.jetstream.payloads import NatsPayloads
+from sie_broker.jetstream.provisioning import Provisioner
+from sie_broker.jetstream.pull import Link, pull
+from sie_broker.jetstream.streams import Limits
+from sie_broker.parcel import Parcel
+from sie_broker.records import Lane, Queue, Reply, Submission, Work, WorkerState
+from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
+
+log = logging.getLogger("sie.broker")
+
+PEERS_S = 0.3
+"""How much longer another worker may need until it is connected again: they try every 0.2 s."""
+CLOCK = f"$JS.API.STREAM.INFO.KV_{streams.CONFIG}"
+"""What every process may ask, and the server answers with its time."""
+PUBLISHED_S = 2.0
+"""How long JetStream may take to say that it has some work."""
+REPLY_TAKEN_S = 2.0
+"""How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
+
+
+class _Refusal(msgspec.Struct):
+    err_code: int = 0
+
+
+class _Receipt(msgspec.Struct):
+    """JetStream's answer to a publish (``PubAck``)."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: _Refusal | None = None
+
+
+_receipts = msgspec.json.Decoder(_Receipt)
+
+
+class NatsBroker:
+    """`Broker` over the NATS server at ``url``; ``name`` identifies this process and its inbox.
+
+    ``limits`` matter only to who provisions.
+    """
+
+    def __init__(self, url: str, name: str, limits: Limits | None = None) -> None:
+        self.url = url
+        self.name = name
+        self._limits = limits or Limits()
+        self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
+        self._link = Link()
+        self._back: asyncio.Task[None] | None = None
+        self._wakes: asyncio.Task[None] | None = None  # kept so that it is not collected while it runs
+
+    async def connect(self) -> None:
+        """Connect and listen on the inbox.
+
+        Raises:
+            QueueUnavailableError: no server answers.
+        """
+        self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected)
+        await clock.SHARED.ask(self.nc, CLOCK)
+        self._clock = asyncio.create_task(clock.SHARED.follow(self.nc, CLOCK))
+        self._js = self.nc.jetstream(timeout=2)
+        self.payloads = NatsPayloads(self.nc)
+        self.jobs = NatsBucket(self.nc, streams.JOBS)
+        self.presence = NatsBucket(self.nc, streams.PRESENCE)
+        self.config = NatsBucket(self.nc, streams.CONFIG)
+        self.lanes = NatsBucket(self.nc, streams.LANES)
+        self.leases = NatsBucket(self.nc, streams.LEASES)
+        self.pools = NatsBucket(self.nc, streams.POOLS)
+        self.sinks = NatsBucket(self.nc, streams.SINKS)
+        self._provisioner = Provisioner(self.nc, self._limits)
+        self.dead = NatsDeadLetters(self.nc, self.jobs, self.payloads, self.deliver_reply)
+        self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
+        await self._mailbox.open()
+        self._confirmations = Confirmations(self.nc)
+        await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
+        self.hands = Hands(self.nc, self.payloads, self.deliver_reply)
+        self._link.troubled = self.hands.server_lost
+
+    def _reconnected(self) -> None:
+        if self._back is not None:
+            self._back.cancel()  # lost once more before all was done
+        self._back = asyncio.create_task(self._go_on())
+
+    async def _go_on(self) -> None:
+        """After the connection was lost: pull again, once the workers had time to tell each other what they have."""
+        for _ in range(2):  # those who are back a little later hear the second one
+            await self.hands.peers.tell()
+            await asyncio.sleep(PEERS_S)
+        self._link.back()
+        await self._look_for_kept()
+
+    async def _look_for_kept(self) -> None:
+        """Replies that came while nobody heard our inbox were kept as results; those who wait get them from there."""
+        for work_id in list(self._waiting):
+            while work_id in self._waiting:
+                try:
+                    reply = await jobs.result(self.jobs, work_id)
+                except QueueUnavailableError:
+                    await asyncio.sleep(0.5)  # a cluster elects its leaders first
+                    continue
+                if reply is not None:
+                    self._hand_out(msgspec.structs.replace(reply, kept=True))
+                break
+
+    async def close(self) -> None:
+        """Leave; work still in hand is given back to others."""
+        for task in filter(None, (self._clock, self._back)):
+            task.cancel()
+        await self.hands.close()
+        with suppress(nats.errors.Error):
+            await self.nc.flush(timeout=1)
+        await self.nc.close()
+
+    async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        await self._provisioner.ensure(queues)
+
+    async def retire(self, pool: str) -> bool:
+        return await self._provisioner.retire(pool)
+
+    async def submit(self, work: Work, after: int = 0) -> Submission:
+        return await claim.submit(self.payloads, work, partial(self._publish, after=after))
+
+    async def _publish(self, work: Work, after: int) -> Submission:
+        headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
+        headers["Nats-Msg-Id"] = f"{work.id}@{after}" if after else work.id
+        with translated():
+            answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
+        if is_unanswered(answer):
+            raise QueueUnavailableError("There is no queue for this work.", retry_after=1.0)
+        ack = _receipts.decode(answer.data)
+        if ack.error is not None:
+            raise refusal(ack.error.err_code)
+        return Submission(sequence=ack.seq, duplicate=ack.duplicate)
+
+    @contextmanager
+    def expect(self, work_id: str) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[work_id].append(future)
+        try:
+            yield subjects.reply(self.name, work_id), future
+        finally:
+            self._waiting[work_id].remove(future)
+            if not self._waiting[work_id]:
+                del self._waiting[work_id]
+
+    async def _on_reply(self, message: Msg) -> None:
+        """Hand a reply to all who wait for it; keep it as the job's result when nobody does; then say it is taken."""
+        try:
+            reply = envelope.to_reply(message.headers or {}, message.data)
+        except ValueError as fault:
+            log.warning("dropped a malformed reply on %s: %s", message.subject, fault)
+            return
+        if not message.reply:  # kept before it was sent
+            self._hand_out(msgspec.structs.replace(reply, kept=True))
+            return
+        if not self._hand_out(reply):
+            try:
+                await jobs.keep(self.jobs, reply)
+            except QueueUnavailableError as error:
+                log.warning("reply %s was not taken, its worker will keep it: %s", reply.id, error)
+                return
+        self._confirmations.confirm(message.reply)
+
+    def _hand_out(self, reply: Reply) -> bool:
+        """Give the reply to all who wait for it; whether anybody did."""
+        waiting = [future for future in self._waiting.get(reply.id, ()) if not future.done()]
+        for future in waiting:
+            future.set_result(reply)
+        return bool(waiting)
+
+    async def deliver_reply(self, reply_to: str | None, reply: Reply, work: Work | None = None) -> None:
+        """Send the reply to an inbox; when its owner does not take it, keep it as the job's result.
+
+        ``work``, if it is known, is then recorded as the job: a repeat that comes when the queue has forgotten the id
+        finds the result by it.
+
+        For a sink it is kept, and said to be due before: a worker that dies in between computes it again, and one that
+        is told that it was kept need not ask whether that was said.
+        """
+        if reply_to is None or subjects.is_sink(reply_to):
+            if reply_to is not None:
+                await self._announce(reply_to, reply)
+            await jobs.keep(self.jobs, reply)
+        elif not await self._offer(reply_to, reply):
+            await jobs.keep(self.jobs, reply)
+            if work is not None and work.dataref is None:
+                await jobs.accept(self.jobs, jobs.job_of(work))
+            # Sent once more, unasked: an owner that lost its connection looks for what was kept as soon as it is back,
+            # and one that is back already hears this.
+            headers, body = envelope.from_reply(reply)
+            with suppress(nats.errors.Error):
+                await self.nc.publish(reply_to, body, headers=headers)
+
+    async def _offer(self, inbox: str, reply: Reply) -> bool:
+        """Whether the inbox's owner took the reply."""
+        headers, body = envelope.from_reply(reply)
+        try:
+            return not is_unanswered(await self._mailbox.ask(inbox, body, headers, REPLY_TAKEN_S))
+        except TimeoutError:
+            return False
+        except nats.errors.BadSubjectError:  # written by somebody else; it will not get better
+            log.warning("%r is no inbox, reply %s is kept", inbox, reply.id)
+            return False
+        except nats.errors.Error as error:
+            raise QueueUnavailableError("The broker does not take replies.", retry_after=1.0) from error
+
+    async def _announce(self, sink: str, reply: Reply) -> None:
+        try:
+            with translated():
+                await self._js.publish(sink, reply.id.encode(), headers={"Nats-Msg-Id": reply.id})
+        except QueueFullError as full:
+            raise QueueUnavailableError("Too many results wait for their sinks.", retry_after=5.0) from full
+
+    def due(self, room: Room) -> AsyncGenerator[Parcel, None]:
+        return parcels(self.nc, streams.DUE, room, self._link)
+
+    def arrivals(self, room: Room) -> AsyncGenerator[Parcel, None]:
+        """Events that anybody put on ``sie.events.*``, until closed."""
+        return parcels(self.nc, streams.EVENTS, room, self._link)
+
+    async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
+        if len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 64 > self.nc.max_payload:
+            raise PayloadTooLargeError(f"{len(body)} bytes are no message.", field="data", limit=self.nc.max_payload)
+        with translated():
+            # No flush: an acknowledgement that follows takes the same way behind it.
+            await self.nc.publish(subject, body, headers=dict(headers))
+
+    async def queued(self, lane: Lane, sequence: int) -> bool:
+        with translated():
+            try:
+                await self._js.get_msg(subjects.stream(lane.pool), sequence)
+            except nats.js.errors.NotFoundError:
+                return False
+        return True
+
+    async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
+        stream, consumer = subjects.stream(queue.lane.pool), subjects.consumer(queue)
+        await self.hands.pulling(stream, consumer)
+        async with aclosing(pull(self.nc, stream, consumer, room, rank, self._link)) as messages:
+            async for message in messages:
+                if await self.hands.known(message):
+                    continue
+                try:
+                    work = envelope.to_work(message.headers or {}, message.data)
+                except ValueError as fault:
+                    log.warning("a malformed work event on %s is a dead letter: %s", message.subject, fault)
+                    await self._bury_malformed(message)
+                    continue
+                yield self.hands.take(message, work)
+
+    async def _bury_malformed(self, message: Msg) -> None:
+        found = message.metadata
+        letter = deadletters.letter_of(
+            message.subject,
+            message.headers or {},
+            message.data,
+            place=deadletters.Place(found.stream, found.sequence.stream, found.num_delivered or 1),
+            accepted=found.timestamp.timestamp(),
+            now=clock.now(),
+        )
+        try:
+            await self.dead.bury(letter, found.sequence.stream)
+            await message.term()  # its payload, if it refers to one, is not known to be its own, and expires
+        except (QueueUnavailableError, nats.errors.Error) as error:
+            log.warning("dead letter %s waits for its next delivery: %s", letter.id, error)
+
+    async def beat(self, state: WorkerState) -> None:
+        await self.presence.put(state.worker, msgspec.msgpack.encode(state))
+        with translated():
+            await self.nc.publish(subjects.health(state.worker), msgspec.json.encode(state))
+
+    async def bury(self) -> None:
+        await Burial(self.nc, self.dead, self.jobs, self.payloads).run()
+
+    def wake(self, lane: Lane) -> None:
+        self._wakes = asyncio.create_task(self._wake(lane))
+
+    async def _wake(self, lane: Lane) -> None:
+        with suppress(nats.errors.Error):  # the holder looks by itself every half second
+            await self.nc.publish(subjects.wake(lane), b"")
+
+    @asynccontextmanager
+    async def on_wake(self, woken: Callable[[Lane], None]) -> AsyncIterator[None]:
+        async def on_message(message: Msg) -> None:
+            woken(subjects.lane_of_wake(message.subject))
+
+        with translated():
+            subscription = await self.nc.subscribe(f"{subjects.WAKE}.>", cb=on_message)
+        try:
+            yield
+        finally:
+            if self.nc.is_connected:
+                await subscription.unsubscribe()
+
+    async def backlog(self) -> dict[Lane, int]:
+        counts: dict[Lane, int] = {}
+        with translated():
+            listed = await self.nc.request("$JS.API.STREAM.NAMES", b'{"subject": "sie.work.>"}', timeout=2)
+            for stream in msgspec.json.decode(listed.data).get("streams") or ():
+                try:
+                    info = await self._js.stream_info(stream, subjects_filter=f"{subjects.WORK}.>")
+                except nats.js.errors.NotFoundError:
+                    continue  # retired since the list was made
+                for subject, waiting in (info.state.subjects or {}).items():
+                    lane = subjects.lane_of_work(subject)
+                    counts[lane] = counts.get(lane, 0) + waiting
+        return counts

@@ -1,0 +1,1 @@
+"""Pools: named capacity with a lease, and which worker works for which."""

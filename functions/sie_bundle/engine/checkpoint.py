@@ -1,0 +1,119 @@
+"""A checkpoint: a model's files on this machine, opened. Its tensors by name, its architecture, its tokenizer.
+
+Owns where a tensor is looked up: the encoder's under whatever prefix they are stored, those of further files under the
+file's own. Safetensors are mapped, not read, so an open checkpoint costs no memory of its own: the system keeps its
+pages as long as it has room, and a model that was evicted comes back from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from sie_bundle.engine import family
+from sie_bundle.engine.family import Architecture
+from sie_bundle.engine.tokenization import Tokenizer
+from sie_config.model_spec import ModelSpec
+from sie_sdk.errors import ModelLoadFailedError
+
+
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of several files; a name says from which file, a read maps it into memory."""
+
+    def __init__(self, folder: Path, files: tuple[str, ...] = ()) -> None:
+        """Open ``model.safetensors`` and the further ``files`` of ``folder``.
+
+        Raises:
+            ModelLoadFailedError: one is missing or damaged.
+        """
+        self._open: dict[str, tuple[Any, str]] = {}
+        self._read: dict[str, Tensor] = {}
+        for name, prefix in [("model.safetensors", ""), *((name, _prefix(name)) for name in files)]:
+            path = folder / name
+            try:
+                if path.suffix == ".safetensors":
+                    opened: Any = safe_open(path, framework="pt")
+                    self._open.update({prefix + tensor: (opened, tensor) for tensor in opened.keys()})  # noqa: SIM118
+                else:
+                    loaded = torch.load(path, map_location="cpu", weights_only=True)
+                    self._read.update({prefix + tensor: value for tensor, value in loaded.items()})
+            except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+                raise ModelLoadFailedError(
+                    f"{path} cannot be read: {error}.", hint="Delete the file and fetch it again.", reason="corrupt"
+                ) from error
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._read:
+            return self._read[name]
+        opened, stored = self._open[name]
+        tensor: Tensor = opened.get_tensor(stored)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._open
+        yield from self._read
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._read)
+
+
+class Checkpoint:
+    """A model's folder, opened: everything a model is made of, on no device yet."""
+
+    def __init__(self, spec: ModelSpec, folder: Path, tokenizer: Tokenizer | None = None) -> None:
+        """Open the folder (config.json, tokenizer.json, model.safetensors and the spec's further files).
+
+        Args:
+            tokenizer: the folder's tokenizer, when it is loaded already.
+
+        Raises:
+            ModelLoadFailedError: a file is missing, damaged, or contradicts the spec or another.
+        """
+        self.spec = spec
+        self.folder = folder
+        self.tokenizer = tokenizer or Tokenizer.load(folder)
+        self.tensors = Tensors(folder, spec.files)
+        if spec.family in family.FAMILIES:  # an adapter reads config.json its own way
+            self._check()
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """The encoder, described.
+
+        Raises:
+            ModelLoadFailedError: see `family.architecture`.
+        """
+        return family.architecture(self.spec.family, self.folder)
+
+    def _check(self) -> None:
+        spec, config = self.spec, self.architecture.config
+        if (dense := spec.tasks.dense) and not dense.projection and config.hidden_size != dense.dim:
+            raise ModelLoadFailedError(
+                f"{spec.id} computes {config.hidden_size} dimensions, its spec says {dense.dim}."
+            )
+        if self.architecture.longest < spec.max_sequence_length:
+            raise ModelLoadFailedError(
+                f"{spec.id} has {self.architecture.longest} positions, its spec wants {spec.max_sequence_length}."
+            )
+        if (late := spec.tasks.multivector) and not late.attend_to_mask:
+            narrowest = min((window for window in config.windows if window is not None), default=late.query_length)
+            if late.query_length > narrowest:
+                raise ModelLoadFailedError(
+                    f"{spec.id} sees {narrowest} tokens to each side, its queries are filled up to {late.query_length}."
+                )
+        if config.vocab_size < self.tokenizer.vocabulary:
+            raise ModelLoadFailedError(
+                f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
+            )
+
+
+def _prefix(name: str) -> str:
+    """``1_Dense/model.safetensors`` stands under ``1_Dense.``, ``sparse_linear.pt`` under ``sparse_linear.``."""
+    path = Path(name)
+    return f"{path.parent}." if path.stem in ("model", "pytorch_model") else f"{path.stem}."

@@ -1,0 +1,315 @@
+"""The executor: one device's threads that run forwards back to back; while one batch runs, the next gathers.
+
+Owns the queue in front of the device and who gets which result or error. What goes together is ``batch``; what a
+forward does is the model's. No timers: a lone request starts at once, and whatever came meanwhile is the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from sie_broker import clock
+from sie_bundle.engine import outputs
+from sie_bundle.engine.batch import Entry, Limits, Slice, form
+from sie_bundle.engine.cost import Fit, reading
+from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.tokenization import Row
+from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, UnavailableError
+
+log = logging.getLogger("sie.bundle.executor")
+
+LATE = "The deadline passed while the request waited for the device."
+
+
+class Model(Protocol):
+    """What the executor needs of a model. Requests for equal models share batches, whatever heads they want."""
+
+    fit: Fit
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> Mapping[str, Outputs]: ...
+
+
+class Forwarded(msgspec.Struct, frozen=True, eq=False):
+    """A request's outputs by head, one for each of its rows, and when it was queued, first started and last ended."""
+
+    outputs: Mapping[str, Outputs]
+    queued: float
+    """Seconds of ``time.monotonic()``, like the two others."""
+    started: float
+    ended: float
+
+
+class _Request(Entry, frozen=True, eq=False, kw_only=True):
+    """An entry with its rows and its caller. ``done``: by first row, what batches have computed of it so far."""
+
+    model: Model
+    rows: Sequence[Row]
+    heads: tuple[str, ...]
+    answer: asyncio.Future[Forwarded]
+    done: dict[int, Forwarded]
+
+    def add(self, part: Slice, done: Forwarded) -> Forwarded | None:
+        """Note what was computed of it; the whole with its last part."""
+        self.done[part.start] = done
+        if sum(outputs.count(known.outputs) for known in self.done.values()) < len(self.rows):
+            return None
+        parts = [self.done[start] for start in sorted(self.done)]
+        return Forwarded(
+            {head: outputs.join([known.outputs[head] for known in parts]) for head in self.heads},
+            self.queued,
+            min(known.started for known in parts),
+            max(known.ended for known in parts),
+        )
+
+
+Outcome: TypeAlias = tuple[_Request, Forwarded | Exception]
+
+
+class Executor:
+    """One device's threads.
+
+    Args:
+        max_batch_tokens: the most tokens of one batch, for the memory they take.
+        max_batch_s: the most seconds a batch may be expected to take, for those who wait behind it.
+        streams: forwards at a time. A CPU of several cores serves small batches best with one core for each.
+        threads: of one forward pass; None: torch's own choice.
+        relieve: frees memory of the device after a forward pass ran out of it; returns whether there was any to free.
+    """
+
+    def __init__(
+        self,
+        max_batch_tokens: int = 16_384,
+        max_batch_s: float = float("inf"),
+        streams: int = 1,
+        threads: int | None = None,
+        relieve: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.texts_computed = 0
+        self.batches = 0
+        self._max_batch_tokens = max_batch_tokens
+        self._max_batch_s = max_batch_s
+        self._threads = threads
+        self._relieve = relieve
+        self._queue: list[Slice] = []
+        self._bulk_led = float("-inf")
+        self._changed = threading.Condition()
+        self._settling = threading.Lock()
+        self._closing = False
+        # Daemons: a process that must end now does not wait for a forward pass.
+        self._streams = [
+            threading.Thread(target=self._run, name=f"device-{number}", daemon=True) for number in range(streams)
+        ]
+        for stream in self._streams:
+            stream.start()
+
+    async def forward(
+        self,
+        model: Model,
+        rows: Sequence[Row],
+        heads: Sequence[str],
+        *,
+        deadline: float | None = None,
+        bulk: bool = False,
+    ) -> Forwarded:
+        """Compute ``rows`` (at least one) with ``model``. Cancelling the call drops what has not started.
+
+        Args:
+            heads: of the model, for every row.
+            deadline: seconds since the epoch after which nobody wants the answer.
+            bulk: let interactive requests go first (`batch.form` says how far).
+
+        Raises:
+            InferenceError: an output is not finite; names the item. Other requests of the batch are unaffected.
+            OutOfMemoryError: the device has not the memory for a single row.
+            DeadlineExceededError: the deadline passed while it was queued.
+            UnavailableError: the executor is closed.
+        """
+        answer: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
+        now = time.monotonic()
+        request = _Request(
+            key=id(model),
+            lengths=tuple(len(row) for row in rows),
+            deadline=None if deadline is None else now + deadline - clock.now(),
+            gone=answer.done,  # asked by the device's threads; it only reads a field that the event loop sets
+            bulk=bulk,
+            queued=now,
+            model=model,
+            rows=rows,
+            heads=tuple(heads),
+            answer=answer,
+            done={},
+        )
+        with self._changed:
+            if self._closing:
+                raise UnavailableError("This worker is leaving.", retry_after=1.0)
+            self._queue.append(Slice(request, 0, len(rows)))
+            self._changed.notify()
+        return await answer
+
+    def close(self) -> None:
+        """Refuse new work, finish what is queued and end the threads. Blocks until then."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for stream in self._streams:
+            stream.join()
+
+    def _run(self) -> None:
+        limited = False
+        while (batch := self._next()) is not None:
+            if batch:
+                if not limited:
+                    self._limit_threads()
+                    limited = True
+                self._compute(batch)
+            del batch  # an idle stream keeps no request, and so no model that was let go, alive
+
+    def _next(self) -> list[Slice] | None:
+        """Wait for work and form a batch; None when closing and nothing is left."""
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            if not self._queue:
+                return None
+            now = time.monotonic()
+            batch, self._queue, dropped = form(self._queue, now, self._limits, self._bulk_led)
+            if batch and batch[0].entry.bulk:
+                self._bulk_led = now
+            if self._queue:
+                self._changed.notify()  # another stream may take what is left
+        self._tell([(_request(part), DeadlineExceededError(LATE)) for part in dropped])
+        return batch
+
+    def _limits(self, leader: Slice) -> Limits:
+        fit = _request(leader).model.fit
+        return Limits(min(self._max_batch_tokens, fit.tokens_within(self._max_batch_s)), fit.quadratic)
+
+    def _limit_threads(self) -> None:
+        """With a stream's first batch: by then torch is imported, and an idle executor does not need it."""
+        if self._threads is not None:
+            import torch
+
+            torch.set_num_threads(self._threads)
+
+    def _compute(self, batch: list[Slice]) -> None:
+        """Run one forward pass and give each request its part, or find out alone whose fault a failure is."""
+        started = time.monotonic()
+        rows, wanted = _gather(batch)
+        model = _request(batch[0]).model
+        try:
+            computed = model.forward(rows, wanted)
+            for head, texts in wanted.items():
+                if len(computed[head]) != len(texts):
+                    raise RuntimeError(f"The model gave {len(computed[head])} {head} outputs for {len(texts)} rows.")
+        except Exception as error:
+            return self._recover(batch, error)
+        ended = time.monotonic()
+        model.fit.observe(reading([len(row) for row in rows], ended - started))
+        outcomes: list[Outcome] = []
+        with self._settling:
+            self.batches += 1
+            self.texts_computed += len(rows)
+            at = dict.fromkeys(computed, 0)
+            for part in batch:
+                own = {}
+                for head in _request(part).heads:
+                    own[head] = computed[head][at[head] : at[head] + part.stop - part.start]
+                    at[head] += part.stop - part.start
+                if (outcome := _outcome(part, Forwarded(own, _request(part).queued, started, ended))) is not None:
+                    outcomes.append((_request(part), outcome))
+        return self._tell(outcomes)
+
+    def _recover(self, batch: list[Slice], error: Exception) -> None:
+        """Out of memory: free some, then halve the batch. Any other failure: each request alone."""
+        if exhausted := is_out_of_memory(error):
+            traceback.clear_frames(error.__traceback__)  # they hold what the failed pass had computed
+            if self._relieve():
+                return self._compute(batch)
+        if len(batch) == 1 and exhausted and batch[0].stop - batch[0].start > 1:
+            part = batch[0]
+            middle = (part.start + part.stop) // 2
+            log.warning("out of memory with %d rows; halved", part.stop - part.start)
+            self._compute([part._replace(stop=middle)])
+            return self._compute([part._replace(start=middle)])
+        if len(batch) == 1:
+            failure = (
+                error
+                if not exhausted
+                else OutOfMemoryError("The device has not the memory for this item now.", retry_after=5.0)
+            )
+            return self._tell([(_request(batch[0]), failure)])
+        log.warning(
+            "a batch of %d requests failed (%s); %s", len(batch), error, "halved" if exhausted else "each alone"
+        )
+        middle = len(batch) // 2
+        for some in [batch[:middle], batch[middle:]] if exhausted else [[part] for part in batch]:
+            self._compute(some)
+        return None
+
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Answer callers, all with one wake of their event loop, and compute nothing more of what has failed."""
+        if failed := {request for request, outcome in outcomes if isinstance(outcome, Exception)}:
+            with self._changed:
+                self._queue = [part for part in self._queue if part.entry not in failed]
+        for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
+            with suppress(RuntimeError):  # it is closed: nobody waits there any more
+                loop.call_soon_threadsafe(_answer, list(own))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception, of torch or Python, says that memory ran out."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
+
+
+def _gather(batch: Sequence[Slice]) -> tuple[list[Row], dict[str, list[int]]]:
+    """The rows of a batch, and which of them want which head."""
+    rows: list[Row] = []
+    wanted: dict[str, list[int]] = {}
+    for part in batch:
+        request = _request(part)
+        for head in request.heads:
+            wanted.setdefault(head, []).extend(range(len(rows), len(rows) + part.stop - part.start))
+        rows.extend(request.rows[part.start : part.stop])
+    return rows, wanted
+
+
+def _request(part: Slice) -> _Request:
+    assert isinstance(part.entry, _Request)
+    return part.entry
+
+
+def _outcome(part: Slice, done: Forwarded) -> Forwarded | Exception | None:
+    """What to tell a request after its part of a batch, if anything; an output that is not finite fails it alone."""
+    bad = outputs.first_not_finite(done.outputs)
+    if bad is None:
+        return _request(part).add(part, done)
+    return InferenceError(
+        "The model's output for this item is not finite.",
+        field=f"items[{part.start + bad}]",
+        hint="Leave this item out; the model cannot represent it.",
+    )
+
+
+def _answer(outcomes: Sequence[Outcome]) -> None:
+    """On the event loop: hand out results and errors; a caller that has left, or has its answer, hears nothing."""
+    for request, outcome in outcomes:
+        if request.answer.done():
+            continue
+        if isinstance(outcome, Exception):
+            request.answer.set_exception(outcome)
+        else:
+            request.answer.set_result(outcome)

@@ -1,0 +1,354 @@
+"""Encoder families as data: where each weight is stored, what each family does its own way, which heads it has.
+
+Owns the names and the reading of ``config.json``. Computes nothing: ``packed_encoder`` is the one program that runs
+every family here; families it does not run name another way in. A new family is a record here and a golden vector.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from sie_sdk.errors import ModelLoadFailedError
+
+Way = Literal["packed", "transformers", "padded"]
+AUTO = "auto"
+"""The family of every model that transformers knows: with the heads of the record of its ``model_type``, if any."""
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """How one encoder family stores its weights and in what it differs from BERT, whose ways are the defaults.
+
+    Names are tensor names without their ``.weight`` or ``.bias``; whether a layer has a bias, the checkpoint says.
+    """
+
+    way: Way = "packed"
+    """``packed``: the fields below describe it all. Otherwise transformers' own code computes the states."""
+    prefixes: tuple[str, ...] = ("",)
+    """What may stand before every name: checkpoints with a head on top store the encoder under a prefix."""
+    words: str = "embeddings.word_embeddings"
+    positions: str = "embeddings.position_embeddings"
+    """Empty: positions enter by rotation."""
+    first_position: int = 0
+    """RoBERTa counts from 2."""
+    token_types: str = "embeddings.token_type_embeddings"
+    """Empty: none. A checkpoint with one type is treated like one with two of the same."""
+    embedding_norm: str = "embeddings.LayerNorm"
+    embedding_projection: str = ""
+    """From embeddings that are smaller than the states, where the checkpoint has it (ELECTRA, ALBERT)."""
+    layer: str = "encoder.layer.{}."
+    """What stands before the names below; ``{}`` is the layer's number. Without it, all layers are one (ALBERT)."""
+    qkv: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
+    """Three layers, or one with all three side by side."""
+    q_norm: str = ""
+    k_norm: str = ""
+    """Norms over each head's dimensions (Qwen3)."""
+    attention_output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: tuple[str, ...] = ("intermediate.dense",)
+    """One layer; or the activated one and the one it is multiplied with, in one tensor or in two."""
+    gate: Literal["none", "first", "second"] = "none"
+    """Which half of ``up`` is activated and multiplied with the other."""
+    down: str = "output.dense"
+    output_norm: str = "output.LayerNorm"
+    final_norm: str = ""
+    norm: Literal["layer", "rms"] = "layer"
+    pre_norm: bool = False
+    """Norms stand before attention and feed-forward (with ``final_norm`` at the end) instead of after."""
+    causal: bool = False
+    relative_bias: str = ""
+    """A learned bias per head and bucket of distance, added to the attention of every layer (MPNet, T5)."""
+    config: dict[str, str] = {}
+    """Names in ``config.json`` where they are not BERT's, by our field."""
+    constants: dict[str, float] = {}
+    """What ``config.json`` does not say."""
+    classifier: str = "bert.pooler.dense tanh classifier"
+    """The head over one vector per text: tensor names and activations, in order."""
+    classifier_pooling: Literal["cls", "mean", "last"] = "cls"
+    token_classifier: str = "classifier"
+    """The head over every token."""
+    masked_lm: str = ""
+    """The head over the vocabulary; ``tied`` is the word embeddings with the bias named behind the colon."""
+
+
+_ROBERTA = Family(
+    prefixes=("roberta.", ""),
+    first_position=2,
+    classifier="classifier.dense tanh classifier.out_proj",
+    masked_lm="lm_head.dense gelu lm_head.layer_norm tied:lm_head.bias",
+)
+_LLAMA = Family(
+    prefixes=("model.", ""),
+    words="embed_tokens",
+    positions="",
+    token_types="",
+    embedding_norm="",
+    layer="layers.{}.",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_output="self_attn.o_proj",
+    attention_norm="input_layernorm",
+    up=("mlp.gate_proj", "mlp.up_proj"),
+    gate="first",
+    down="mlp.down_proj",
+    output_norm="post_attention_layernorm",
+    final_norm="norm",
+    norm="rms",
+    pre_norm=True,
+    causal=True,
+    config={"layer_norm_eps": "rms_norm_eps"},
+    classifier="score",
+    classifier_pooling="last",
+    token_classifier="score",
+    masked_lm="tied:",
+)
+_DEBERTA = Family(way="padded", prefixes=("deberta.", ""), classifier="pooler.dense gelu classifier")
+
+FAMILIES = {
+    "bert": Family(
+        prefixes=("bert.", "", "model."),
+        masked_lm="cls.predictions.transform.dense act cls.predictions.transform.LayerNorm tied:cls.predictions.bias",
+    ),
+    "electra": Family(
+        prefixes=("electra.", ""),
+        embedding_projection="embeddings_project",
+        classifier="classifier.dense gelu classifier.out_proj",
+    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "distilbert": Family(
+        prefixes=("distilbert.", ""),
+        token_types="",
+        layer="transformer.layer.{}.",
+        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        attention_output="attention.out_lin",
+        attention_norm="sa_layer_norm",
+        up=("ffn.lin1",),
+        down="ffn.lin2",
+        output_norm="output_layer_norm",
+        config={
+            "hidden_size": "dim",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "hidden_act": "activation",
+        },
+        constants={"layer_norm_eps": 1e-12},
+        classifier="pre_classifier relu classifier",
+        masked_lm="vocab_transform act vocab_layer_norm tied:vocab_projector.bias",
+    ),
+    "mpnet": Family(
+        prefixes=("mpnet.", ""),
+        first_position=2,
+        token_types="",
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        attention_output="attention.attn.o",
+        attention_norm="attention.LayerNorm",
+        relative_bias="encoder.relative_attention_bias",
+        classifier="classifier.dense tanh classifier.out_proj",
+        masked_lm="lm_head.dense gelu lm_head.layer_norm tied:lm_head.bias",
+    ),
+    "modernbert": Family(
+        prefixes=("model.", ""),
+        words="embeddings.tok_embeddings",
+        positions="",
+        token_types="",
+        embedding_norm="embeddings.norm",
+        layer="layers.{}.",
+        qkv=("attn.Wqkv",),
+        attention_output="attn.Wo",
+        attention_norm="attn_norm",
+        up=("mlp.Wi",),
+        gate="first",
+        down="mlp.Wo",
+        output_norm="mlp_norm",
+        final_norm="final_norm",
+        pre_norm=True,
+        config={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
+        classifier="head.dense gelu head.norm classifier",
+        token_classifier="head.dense gelu head.norm classifier",
+        masked_lm="head.dense gelu head.norm tied:decoder.bias",
+    ),
+    "albert": Family(
+        prefixes=("albert.", ""),
+        embedding_projection="encoder.embedding_hidden_mapping_in",
+        layer="encoder.albert_layer_groups.0.albert_layers.0.",
+        qkv=("attention.query", "attention.key", "attention.value"),
+        attention_output="attention.dense",
+        attention_norm="attention.LayerNorm",
+        up=("ffn",),
+        down="ffn_output",
+        output_norm="full_layer_layer_norm",
+        constants={"layer_norm_eps": 1e-12},
+        classifier="pooler tanh classifier",
+        masked_lm="predictions.dense act predictions.LayerNorm tied:predictions.bias",
+    ),
+    "new": Family(
+        prefixes=("new.", ""),
+        positions="",
+        qkv=("attention.qkv_proj",),
+        attention_output="attention.o_proj",
+        attention_norm="attn_ln",
+        up=("mlp.up_gate_proj",),
+        gate="second",
+        down="mlp.down_proj",
+        output_norm="mlp_ln",
+        classifier="pooler.dense tanh classifier",
+    ),
+    "nomic_bert": Family(
+        prefixes=("nomic_bert.", "bert.", ""),
+        positions="",
+        embedding_norm="emb_ln",
+        layer="encoder.layers.{}.",
+        qkv=("attn.Wqkv",),
+        attention_output="attn.out_proj",
+        attention_norm="norm1",
+        up=("mlp.fc11", "mlp.fc12"),
+        gate="second",
+        down="mlp.fc2",
+        output_norm="norm2",
+        config={
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "max_position_embeddings": "n_positions",
+            "hidden_act": "activation_function",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "rope_theta": "rotary_emb_base",
+        },
+    ),
+    "qwen2": _LLAMA,
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen3": msgspec.structs.replace(_LLAMA, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
+    "gemma2": msgspec.structs.replace(_LLAMA, way="transformers"),
+    "gemma3_text": msgspec.structs.replace(_LLAMA, way="transformers"),
+    "deberta": _DEBERTA,
+    "deberta-v2": _DEBERTA,
+    AUTO: Family(way="transformers", words="", classifier="", token_classifier=""),
+}
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of ``config.json``, under BERT's names. Anything else there is ignored.
+
+    ``thetas`` and ``windows``: per layer, the base of the rotation, and how many tokens to each side are seen (None:
+    all).
+    """
+
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-5
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    id2label: dict[str, str] = {}
+    classifier_pooling: Literal["cls", "mean"] | None = None
+    tie_word_embeddings: bool = True
+    thetas: tuple[float, ...] = ()
+    windows: tuple[int | None, ...] = ()
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the head on top, in order; empty: none are named."""
+        return tuple(self.id2label[number] for number in sorted(self.id2label, key=int))
+
+
+class Architecture(msgspec.Struct, frozen=True):
+    """One encoder, completely described: its family and its sizes."""
+
+    family: Family
+    config: Config
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a text may have."""
+        return self.config.max_position_embeddings - (self.family.first_position if self.family.positions else 0)
+
+
+def architecture(family: str, folder: Path) -> Architecture:
+    """Describe the encoder of a model's folder.
+
+    Raises:
+        ModelLoadFailedError: the family is unknown, or ``config.json`` is unreadable or of another family.
+    """
+    if (record := FAMILIES.get(family)) is None:
+        raise ModelLoadFailedError(
+            f"There is no family {family!r}.", hint=f"Families: {', '.join(FAMILIES)}; or install its adapter."
+        )
+    path = folder / "config.json"
+    try:
+        given = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        if family == AUTO:
+            record, given = _found(folder, given)
+        named = {ours: given[theirs] for ours, theirs in record.config.items() if theirs in given}
+        given = {**record.constants, **given, **named}
+        by_layer = _by_layer(given) if record.way == "packed" else {}
+        config = msgspec.convert(given | by_layer, type=Config)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnsupportedConfig) as error:
+        raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
+    if family not in (AUTO, config.model_type):
+        raise ModelLoadFailedError(f"The spec says family {family!r}, config.json says {config.model_type!r}.")
+    return Architecture(family=record, config=config)
+
+
+def _found(folder: Path, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """The record of ``AUTO`` for a folder, and its config.json, in the words of transformers if there is no record."""
+    if (known := FAMILIES.get(str(given.get("model_type")))) is not None:
+        return msgspec.structs.replace(known, way="padded" if known.way == "padded" else "transformers"), given
+    from sie_bundle.engine.transformers_encoder import sizes
+
+    return FAMILIES[AUTO], sizes(folder)
+
+
+class UnsupportedConfig(ValueError):  # noqa: N818
+    """``config.json`` asks for something the packed encoder does not do. Never leaves `architecture`."""
+
+
+def _by_layer(given: dict[str, Any]) -> dict[str, Any]:
+    """Rotation and window of each layer, from the several ways there are to write them."""
+    layers = int(given.get("num_hidden_layers", 0))
+    kinds = given.get("layer_types") or _kinds(given, layers)
+    ropes = given.get("rope_parameters") or {}
+    by_kind = {kind: ropes.get(kind) or ropes for kind in set(kinds)}
+    for rope in [*by_kind.values(), given.get("rope_scaling") or {}]:
+        if rope.get("rope_type", rope.get("type", "default")) != "default":
+            raise UnsupportedConfig(f"rotation of type {rope.get('rope_type', rope.get('type'))!r} is not supported")
+    plain = float(given.get("rope_theta", 10_000.0))
+    published = {
+        "full_attention": float(given.get("global_rope_theta", plain)),
+        "sliding_attention": float(given.get("local_rope_theta", plain)),
+    }
+    return {
+        "thetas": [float(by_kind[kind].get("rope_theta", published.get(kind, plain))) for kind in kinds],
+        "windows": [_side(given) if kind == "sliding_attention" else None for kind in kinds],
+    }
+
+
+def _kinds(given: dict[str, Any], layers: int) -> list[str]:
+    """Which layers see a window only, where ``layer_types`` does not say."""
+    if (every := given.get("global_attn_every_n_layers")) is not None:
+        return ["sliding_attention" if layer % every else "full_attention" for layer in range(layers)]
+    windowed = given.get("sliding_window") and given.get("use_sliding_window", given.get("model_type") == "mistral")
+    first = given.get("max_window_layers", 0) if windowed else layers
+    return ["sliding_attention" if layer >= first else "full_attention" for layer in range(layers)]
+
+
+def _side(given: dict[str, Any]) -> int:
+    """How many tokens to one side are seen: ModernBERT counts both sides, a causal window the token itself too."""
+    if "local_attention" in given:
+        return int(given["local_attention"]) // 2
+    return int(given["sliding_window"]) - 1

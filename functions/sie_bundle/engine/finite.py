@@ -1,0 +1,51 @@
+"""One text whose states are not finite does not spoil the others of its batch: on a CPU short texts share tiles.
+
+Owns what happens when a pass gives numbers that are not finite: each text alone, and where scores left the range of the
+numbers, shifted by the largest from then on. Not here: which item is refused for it (``executor``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sie_bundle.engine.attention import Attend
+from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.packing import Packed, apart
+
+log = logging.getLogger("sie.bundle.finite")
+
+
+class Finite:
+    """The passes of one encoder. ``states``: a batch, with the attention to use, to the states [T, hidden]."""
+
+    def __init__(self, states: Callable[[Packed, Attend], Tensor], attend: Attend) -> None:
+        self._states = states
+        self._attend = attend
+
+    def __call__(self, packed: Packed) -> Tensor:
+        """The states of a batch; not finite are at most those of texts that alone are not."""
+        states = self._states(packed, self._attend)
+        if states.device.type != "cpu" or _finite(states):
+            return states
+        return torch.cat([self._alone(text) for text in apart(packed)])
+
+    def _alone(self, text: Packed) -> Tensor:
+        states = self._states(text, self._attend)
+        if self._attend is not tiled or _finite(states):
+            return states
+        by_maximum = partial(tiled, by_maximum=True)
+        if _finite(shifted := self._states(text, by_maximum)):
+            log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
+            self._attend = by_maximum
+        return shifted
+
+
+def _finite(states: Tensor) -> bool:
+    # A sum says it of all numbers in one pass.
+    return math.isfinite(float(states.sum(dtype=torch.float32)))

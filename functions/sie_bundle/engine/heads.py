@@ -1,0 +1,167 @@
+"""Heads: what is made of the token states of one forward pass, per text. The tasks of a model share that pass.
+
+Owns the computation on the device, down to arrays in the caller's order. Not here: what requests want (``encode``,
+``score``, ``extract``), quantisation and merging (off the device's thread), the names of the layers (``family``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.linear import Linear
+from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
+from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.parameters import Parameters, run
+from sie_bundle.engine.pooling import pool
+from sie_config.model_spec import Dense, Multivector, Score, Sparse
+from sie_sdk.errors import ModelLoadFailedError
+
+VOCABULARY_TOKENS = 512
+"""Tokens whose logits over the whole vocabulary are in memory at a time: 60 MB for BERT's."""
+
+
+Head: TypeAlias = Callable[[Tensor, Packed, Sequence[int]], Outputs]
+"""(states [T, hidden], packed, texts by their number in the caller's order) to one output per text asked for."""
+
+
+def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
+    """The heads the model's spec asks for, by name.
+
+    ``dense`` [dim]; ``sparse`` a `SparseRow`; ``multivector`` [tokens, dim]; ``logits`` [labels] of the whole text;
+    ``token_logits`` [tokens, labels]; ``yes_no`` [1].
+
+    Raises:
+        ModelLoadFailedError: the checkpoint has not the layers for one.
+    """
+    tasks, family = checkpoint.spec.tasks, checkpoint.architecture.family
+    made: dict[str, Head] = {}
+    if tasks.dense:
+        made["dense"] = _dense(tasks.dense, parameters)
+    if tasks.sparse:
+        made["sparse"] = _sparse(tasks.sparse, checkpoint, parameters)
+    if tasks.multivector:
+        made["multivector"] = _multivector(tasks.multivector, parameters)
+    if tasks.score and tasks.score.kind == "yes_no":
+        made["yes_no"] = _yes_no(tasks.score, checkpoint, parameters)
+    classifies = tasks.extract and tasks.extract.kind in ("classes", "entailment")
+    if classifies or (tasks.score and tasks.score.kind == "cross_encoder"):
+        made["logits"] = _logits(checkpoint, parameters)
+    if tasks.extract and tasks.extract.kind == "entities":
+        layers = parameters.head(tasks.extract.head or family.token_classifier)
+        made["token_logits"] = lambda states, packed, texts: _by_text(run(layers, states), packed, texts)
+    return made
+
+
+def _dense(task: Dense, parameters: Parameters) -> Head:
+    layers = [parameters.linear([task.projection], dtype=torch.float32)] if task.projection else []
+
+    def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
+        vectors = pool(states, packed, task.pooling)
+        if layers:
+            vectors = run(layers, vectors)
+        return _rows(normalize(vectors, dim=-1) if task.normalize else vectors, texts)
+
+    return head
+
+
+def _logits(checkpoint: Checkpoint, parameters: Parameters) -> Head:
+    family, config = checkpoint.architecture.family, checkpoint.architecture.config
+    own = checkpoint.spec.tasks.extract
+    layers = parameters.head((own.head if own else "") or family.classifier)
+    pooling = (own.pooling if own else "") or config.classifier_pooling or family.classifier_pooling
+
+    def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
+        return _rows(run(layers, pool(states, packed, pooling)), texts)
+
+    return head
+
+
+def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters) -> Head:
+    """The logit of "yes" less that of "no" behind the last token: both rows of the vocabulary's head, nothing else."""
+    family = checkpoint.architecture.family
+    ids = [checkpoint.tokenizer.id(token) for token in (task.yes, task.no)]
+    name = "lm_head.weight" if "lm_head.weight" in parameters else f"{parameters.prefix}{family.words}.weight"
+    yes, no = parameters.table(name)[ids].float()
+
+    def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
+        # A difference of two large numbers: in float32 whatever the states are.
+        return _rows((pool(states, packed, "last") @ (yes - no))[:, None], texts)
+
+    return head
+
+
+def _multivector(task: Multivector, parameters: Parameters) -> Head:
+    layers = [parameters.linear([task.projection], dtype=torch.float32)] if task.projection else []
+
+    def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[Floats]:
+        return _by_text(normalize(run(layers, states).float(), dim=-1), packed, texts)
+
+    return head
+
+
+def _sparse(task: Sparse, checkpoint: Checkpoint, parameters: Parameters) -> Head:
+    if task.kind == "lexical":
+        layers = [parameters.linear([task.projection], dtype=torch.float32)]
+        special = np.array(sorted(checkpoint.tokenizer.special), dtype=np.int64)
+        return lambda states, packed, texts: _lexical(torch.relu(run(layers, states)), packed, texts, special)
+    if not (description := checkpoint.architecture.family.masked_lm):
+        raise ModelLoadFailedError(f"The family {checkpoint.spec.family!r} has no masked language model's head here.")
+    layers = parameters.head(description, vocabulary=True)
+
+    def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[SparseRow]:
+        best = torch.cat([_best(layers, group.view(states)) for group in packed.groups])
+        weights = torch.log1p(torch.relu(best)).cpu().numpy()[packed.places[list(texts)]]
+        indices = [np.flatnonzero(row).astype(np.int32) for row in weights]
+        return [SparseRow(own, row[own]) for own, row in zip(indices, weights, strict=True)]
+
+    return head
+
+
+def _best(layers: Sequence[Linear], states: Tensor) -> Tensor:
+    """[texts, length, hidden] to the largest logit over the tokens, [texts, vocabulary] float32.
+
+    The maximum is taken first: log(1 + relu(.)) is monotone, so it need be computed of one row instead of all.
+    """
+    length, hidden = states.shape[1:]
+    at_once = max(1, VOCABULARY_TOKENS // length)
+    parts = []
+    for some in torch.split(states, at_once):
+        spans = torch.split(some, VOCABULARY_TOKENS, dim=1)
+        logits = [run(layers, span.reshape(-1, hidden)).view(*span.shape[:2], -1).amax(dim=1) for span in spans]
+        parts.append(torch.stack(logits).amax(dim=0).float())
+    return torch.cat(parts)
+
+
+def _lexical(weights: Tensor, packed: Packed, texts: Sequence[int], special: npt.NDArray[np.int64]) -> list[SparseRow]:
+    """Each token's weight under its id, the largest where an id occurs twice; special tokens have none."""
+    rows = []
+    ids = packed.ids.cpu().numpy()
+    for text, values in zip(texts, _by_text(weights, packed, texts), strict=True):
+        own = ids[packed.starts[text] : packed.starts[text] + packed.lengths[text]]
+        indices, inverse = np.unique(own, return_inverse=True)
+        best = np.zeros(len(indices), dtype=np.float32)
+        np.maximum.at(best, inverse, values[:, 0])
+        best[np.isin(indices, special)] = 0
+        kept = best != 0
+        rows.append(SparseRow(indices[kept].astype(np.int32), best[kept]))
+    return rows
+
+
+def _rows(vectors: Tensor, texts: Sequence[int]) -> Floats:
+    """The rows of the texts asked for, usually all in order, as float32 [n, ...]."""
+    rows: Floats = vectors.float().cpu().numpy()
+    return rows if len(texts) == len(rows) else rows[list(texts)]
+
+
+def _by_text(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[Floats]:
+    """Each text's own tokens [length, ...]; a view of one copy from the device."""
+    tokens = states.float().cpu().numpy()
+    return [tokens[packed.starts[text] : packed.starts[text] + packed.lengths[text]] for text in texts]

@@ -1,0 +1,180 @@
+"""The model contract, in one screen: made of a checkpoint, rows in, heads' outputs out, and how many bytes it takes.
+
+Importing this module imports torch; whatever needs to be up before that imports it late (see ``residency``). A model
+that is no encoder of ``family`` comes from the entry point group ``sie.models`` and keeps to `Model`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.cost import Fit, reading
+from sie_bundle.engine.heads import heads
+from sie_bundle.engine.outputs import Outputs, SparseRow, first_not_finite
+from sie_bundle.engine.packed_encoder import PackedEncoder
+from sie_bundle.engine.packing import Packed, pack
+from sie_bundle.engine.parameters import Parameters
+from sie_bundle.engine.precision import precision
+from sie_bundle.engine.tokenization import Row, Tokenizer, row
+from sie_config.model_spec import ModelSpec
+from sie_sdk.errors import ModelLoadFailedError, SIEError
+
+log = logging.getLogger("sie.bundle.model")
+
+ADAPTERS = "sie.models"
+"""The entry point group of adapters: `Load` under the name that a spec's ``family`` says."""
+
+SHAPES = ((1, 8), (8, 32), (2, 256))
+"""Texts and their length of the passes that a new model's cost is first fitted to."""
+
+FITTING_S = 0.1
+"""After so long, no further one of them is run."""
+
+
+class Model(Protocol):
+    """What the engine needs of a model. Several threads may call ``forward`` at once."""
+
+    spec: ModelSpec
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    """What the numbers of ``logits`` and ``token_logits`` stand for; empty if it has neither."""
+    bytes: int
+    """What its parameters take on the device."""
+    fit: Fit
+    """What its passes cost, kept by the executor."""
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> Mapping[str, Outputs]:
+        """Compute rows of token ids (at least one, none empty).
+
+        Args:
+            wanted: by the name of a head (see `heads.heads`), which rows want it.
+
+        Returns:
+            One output for each row asked for, by head and in the order asked; float32.
+        """
+        ...
+
+
+class Load(Protocol):
+    """What an adapter's entry point leads to: a model of the files a spec names, on a device, tried out.
+
+    ``device``: as torch names it. ``precision``: "auto", "float32", "bfloat16" or "float16".
+    """
+
+    def __call__(self, checkpoint: Checkpoint, device: str, precision: str) -> Model: ...
+
+
+class Encoder(Protocol):
+    """One of the ways in: from a batch to the states of the last layer, [T, hidden] in the batch's order."""
+
+    device: torch.device
+
+    def __call__(self, packed: Packed) -> Tensor: ...
+
+
+class EncoderModel:
+    """A model of the catalogue: one encoder, one or several heads."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str = "cpu", precision_wanted: str = "auto") -> None:
+        architecture, extract = checkpoint.architecture, checkpoint.spec.tasks.extract
+        on = torch.device(device)
+        self.spec = checkpoint.spec
+        self.tokenizer = checkpoint.tokenizer
+        self.labels = (extract.labels if extract else ()) or architecture.config.labels
+        self.fit = Fit()
+        with torch.inference_mode():
+            parameters = Parameters(architecture, checkpoint.tensors, on, precision(on, precision_wanted))
+            self._encoder = _encoder(checkpoint, parameters)
+            self._heads = heads(checkpoint, parameters)
+        self.bytes = parameters.bytes
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads it has, by name."""
+        return tuple(self._heads)
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
+        """See `Model.forward`."""
+        with torch.inference_mode():
+            packed = pack(rows, self._encoder.device)
+            states = self._encoder(packed)
+            return {name: self._heads[name](states, packed, texts) for name, texts in wanted.items()}
+
+    def try_out(self) -> None:
+        """Compute a first text with every head, then fit the cost.
+
+        Raises:
+            ModelLoadFailedError: it fails, or gives what is not finite or not what the spec says.
+        """
+        first = self.tokenizer.rows(["a"], self.spec.max_sequence_length)
+        try:
+            outputs = self.forward(first, {head: [0] for head in self._heads})
+        except SIEError:
+            raise
+        except Exception as error:
+            raise ModelLoadFailedError(f"A first forward pass of {self.spec.id} failed: {error}.") from error
+        for name, output in outputs.items():
+            if first_not_finite({name: output}) is not None:
+                raise ModelLoadFailedError(f"A first forward pass of {self.spec.id} gave {name} that is not finite.")
+            task = getattr(self.spec.tasks, name, None)
+            if task is not None and not isinstance(first_output := output[0], SparseRow):
+                if first_output.shape[-1] == task.dim:
+                    continue
+                raise ModelLoadFailedError(
+                    f"{self.spec.id} computes {first_output.shape[-1]} {name} dimensions, its spec says {task.dim}."
+                )
+        self._fit_cost(first[0])
+
+    def _fit_cost(self, first: Row) -> None:
+        """Every pass of the ones in `SHAPES` that there is time for; the executor's own readings follow."""
+        began = time.monotonic()
+        for texts, length in SHAPES:
+            if time.monotonic() - began > FITTING_S or length > self.spec.max_sequence_length:
+                return
+            some = [row([*first.ids, *[int(first.ids[-1])] * (length - len(first))])] * texts
+            started = time.monotonic()
+            self.forward(some, {})
+            self.fit.observe(reading([length] * texts, time.monotonic() - started))
+
+
+def _encoder(checkpoint: Checkpoint, parameters: Parameters) -> Encoder:
+    """The family's way in; where texts cannot be packed, they are padded."""
+    way = checkpoint.architecture.family.way
+    if way == "packed":
+        return PackedEncoder(checkpoint.architecture, parameters)
+    from sie_bundle.engine.padded_encoder import PaddedEncoder
+    from sie_bundle.engine.transformers_encoder import Body, NotPackable, TransformersEncoder
+
+    body = Body(checkpoint, parameters)
+    encoder: Encoder | None = None
+    if way == "transformers":
+        try:
+            encoder = TransformersEncoder(body, checkpoint.spec)
+        except NotPackable as reason:
+            log.warning("%s is padded instead of packed: %s", checkpoint.spec.id, reason)
+    encoder = encoder or PaddedEncoder(body, checkpoint.spec)
+    parameters.bytes += body.bytes
+    return encoder
+
+
+def load(checkpoint: Checkpoint, device: str = "cpu", precision: str = "auto") -> Model:
+    """The checkpoint's model on a device, by its family or by an adapter, after a first forward pass.
+
+    Raises:
+        ModelLoadFailedError: files that contradict the spec or each other, or a forward pass that is not finite.
+    """
+    if checkpoint.spec.precision != "auto":
+        precision = checkpoint.spec.precision
+    for entry in entry_points(group=ADAPTERS, name=checkpoint.spec.family):
+        return cast("Load", entry.load())(checkpoint, device, precision)
+    model = EncoderModel(checkpoint, device, precision)
+    model.try_out()
+    return model

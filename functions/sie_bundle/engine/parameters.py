@@ -1,0 +1,164 @@
+"""A model's parameters on their way from a checkpoint to a device: found by name, cast, moved and counted.
+
+Owns the prefix the names are stored under, the numbers' types on the device, and what a head's description in the
+family's record stands for. Not here: files (``checkpoint``), what is computed (``packed_encoder``, ``heads``).
+
+Mixed precision: matrix products take the device's fast type, while the states between them, norms and heads stay in
+float32 on a CPU, which costs a hundredth of the time there and halves the distance to the float32 model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm, rms_norm
+
+from sie_bundle.engine.family import Architecture
+from sie_bundle.engine.linear import ACTIVATIONS, Activation, Linear, activation, linear
+from sie_sdk.errors import ModelLoadFailedError
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Norm(NamedTuple):
+    """Normalisation over the last dimension: by mean and variance, or with ``rms`` by the root mean square alone."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    rms: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.rms:
+            return rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class Parameters:
+    """A checkpoint's parameters for one device.
+
+    ``dtype``: of matrix products; ``stream``: of the states between them. ``bytes``: what has been taken so far.
+    """
+
+    def __init__(
+        self, architecture: Architecture, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.stream = dtype if device.type == "cuda" else torch.float32
+        self.bytes = 0
+        self._architecture = architecture
+        self._tensors = tensors
+        probe = f"{architecture.family.words}.weight"
+        self.prefix = next((prefix for prefix in architecture.family.prefixes if prefix + probe in tensors), "")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor by its whole name, on the device; not copied where it is there in that type.
+
+        Raises:
+            ModelLoadFailedError: the checkpoint has none of that name.
+        """
+        try:
+            tensor = self._tensors[name]
+        except KeyError:
+            raise ModelLoadFailedError(f"The checkpoint has no tensor {name}.", reason="corrupt") from None
+        moved = tensor.to(device=self.device, dtype=dtype)
+        self.bytes += moved.nbytes
+        return moved
+
+    def table(self, name: str) -> Tensor:
+        """An embedding table. On a CPU as it is stored, so that only the rows in use are ever read from the file."""
+        stored = self._tensors.get(name)
+        as_stored = self.device.type == "cpu" and stored is not None and stored.dtype in FLOATS
+        return self.take(name, stored.dtype if as_stored and stored is not None else self.stream)
+
+    def norm(self, name: str) -> Norm:
+        """The norm layer of that whole name."""
+        bias = self.take(f"{name}.bias", self.stream) if f"{name}.bias" in self else None
+        rms = self._architecture.family.norm == "rms"
+        weight = self.take(f"{name}.weight", self.stream)
+        return Norm(weight, bias, self._architecture.config.layer_norm_eps, rms)
+
+    def linear(
+        self,
+        names: Sequence[str],
+        activation: Activation = "none",
+        *,
+        dtype: torch.dtype | None = None,
+        scale: tuple[int, float] | None = None,
+    ) -> Linear:
+        """One linear layer from the named ones, side by side.
+
+        Args:
+            dtype: another than ``self.dtype``.
+            scale: the first so many outputs are multiplied by the number; folded into the weights.
+        """
+        kind = dtype or self.dtype
+        weight = torch.cat([self.take(f"{name}.weight", kind) for name in names])
+        biases = [self.take(f"{name}.bias", kind) for name in names if f"{name}.bias" in self]
+        if biases and len(biases) < len(names):
+            raise ModelLoadFailedError(f"Of {', '.join(names)} only some have a bias.", reason="corrupt")
+        bias = torch.cat(biases) if biases else None
+        if scale is not None:
+            outputs, factor = scale
+            weight = torch.cat([weight[:outputs] * factor, weight[outputs:]])
+            bias = None if bias is None else torch.cat([bias[:outputs] * factor, bias[outputs:]])
+        return linear(weight, bias, activation)
+
+    def halves(self, names: Sequence[str], activations: tuple[Activation, Activation]) -> tuple[Linear, Linear]:
+        """Two linear layers of one size: named one by one, or stored in one tensor with the first on top."""
+        if len(names) == 2:
+            return self.linear(names[:1], activations[0]), self.linear(names[1:], activations[1])
+        weights = self.take(f"{names[0]}.weight", self.dtype).chunk(2)
+        bias = f"{names[0]}.bias"
+        biases = self.take(bias, self.dtype).chunk(2) if bias in self else (None, None)
+        first, second = (linear(*layer) for layer in zip(weights, biases, activations, strict=True))
+        return first, second
+
+    def head(self, description: str, *, vocabulary: bool = False) -> list[Linear]:
+        """A head as its family describes it: tensor names and activations in order, ``act`` the model's own.
+
+        A name whose weight has one dimension is a norm; ``tied:NAME`` is the word embeddings with the bias NAME. In
+        float32, which heads can afford, but for those over the whole ``vocabulary``.
+        """
+        dtype = self.dtype if vocabulary else torch.float32
+        steps: list[Linear] = []
+        for step in description.split():
+            if step == "act":
+                steps.append(ACTIVATIONS[activation(self._architecture.config.hidden_act)])
+            elif step in ACTIVATIONS:
+                steps.append(ACTIVATIONS[step])
+            elif step.startswith("tied:"):
+                steps.append(self._tied(step.removeprefix("tied:")))
+            elif (name := self._find(step)) and self._tensors[f"{name}.weight"].dim() == 1:
+                norm = self.norm(name)
+                steps.append(lambda x, norm=norm: norm(x.to(norm.weight.dtype)))  # type: ignore[misc]
+            else:
+                steps.append(self.linear([name], dtype=dtype))
+        return steps
+
+    def _find(self, name: str) -> str:
+        """A head's layer stands beside the encoder, or under its prefix."""
+        found = next((found for found in (name, self.prefix + name) if f"{found}.weight" in self), None)
+        if found is None:
+            raise ModelLoadFailedError(f"The checkpoint has no tensor {name}.weight.", reason="corrupt")
+        return found
+
+    def _tied(self, bias: str) -> Linear:
+        name = (
+            "lm_head.weight" if "lm_head.weight" in self else f"{self.prefix}{self._architecture.family.words}.weight"
+        )
+        return linear(self.take(name, self.dtype), self.take(bias, self.dtype) if bias in self else None)
+
+
+def run(head: Sequence[Linear], x: Tensor) -> Tensor:
+    """All steps of a head, one after the other."""
+    for step in head:
+        x = step(x)
+    return x

@@ -1,0 +1,85 @@
+"""Where a token stands, for families that do not add it to the embedding: rotation, and a learned bias by distance."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sie_bundle.engine.attention import LOG2_E
+from sie_bundle.engine.packing import Packed
+
+
+class Turn(NamedTuple):
+    """The rotation of one batch: sines and cosines of each token's place, [T, 1, head_dim]."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Turn ``x`` [T, heads, head_dim]."""
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((second, first), dim=-1).mul_(self.sines).addcmul_(x, self.cosines)
+
+
+class Rotation:
+    """Rotary positions (2104.09864): each pair of dimensions (i, i + head_dim / 2) turned by position / theta^(2i/d).
+
+    Tables of sines and cosines are kept per theta, as long as the longest text so far.
+    """
+
+    def __init__(self, head_size: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._size = head_size
+        self._device = device
+        self._dtype = dtype
+        self._tables: dict[float, Turn] = {}
+
+    def __call__(self, packed: Packed, theta: float) -> Turn:
+        """The rotation of a batch's tokens."""
+        table = self._tables.get(theta)
+        if table is None or len(table.cosines) < packed.longest:
+            table = self._tables[theta] = self._table(theta, packed.longest)
+        return Turn(table.cosines[packed.positions], table.sines[packed.positions])
+
+    def _table(self, theta: float, length: int) -> Turn:
+        places = torch.arange(max(512, 1 << (length - 1).bit_length()), dtype=torch.float64)
+        steps = theta ** (-torch.arange(0, self._size, 2, dtype=torch.float64) / self._size)
+        angles = (places[:, None] * steps)[:, None]
+        cosines = torch.cat((angles.cos(), angles.cos()), dim=-1)
+        # The first half of the dimensions takes the second's number with a minus.
+        sines = torch.cat((-angles.sin(), angles.sin()), dim=-1)
+        return Turn(cosines.to(self._device, self._dtype), sines.to(self._device, self._dtype))
+
+
+class RelativeBias:
+    """A bias per head and bucket of distance (T5, 1910.10683, section 2.1), in both directions.
+
+    Args:
+        weight: [buckets, heads].
+    """
+
+    def __init__(self, weight: Tensor, largest: int = 128) -> None:
+        self._weight = weight * LOG2_E
+        self._largest = largest
+        self._bias = torch.empty(0)
+
+    def __call__(self, length: int) -> Tensor:
+        """[heads, length, length] or larger: what is added to the scores of query i and key j, times log2(e)."""
+        bias = self._bias
+        if bias.shape[-1] < length:
+            place = torch.arange(length)
+            buckets = self._bucket(place[None] - place[:, None])
+            # Returned as it was made: another thread may put a shorter one in its place.
+            self._bias = bias = self._weight[buckets.to(self._weight.device)].permute(2, 0, 1).contiguous()
+        return bias
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        """One half of the buckets for keys behind the query, in each half the near ones one by one, the far by log."""
+        half = len(self._weight) // 2
+        exact = half // 2
+        away = distance.abs()
+        ratio = torch.log(away.clamp(min=1).float() / exact) / math.log(self._largest / exact)
+        far = (exact + (ratio * (half - exact)).long()).clamp(max=half - 1)
+        return torch.where(away < exact, away, far) + (distance > 0).long() * half

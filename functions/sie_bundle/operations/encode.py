@@ -1,0 +1,161 @@
+"""Encode: texts become dense, sparse or multivector embeddings. What to tokenize, which heads, and the last steps.
+
+Owns prompts, ColBERT's marker and mask tokens, Matryoshka truncation, and which vectors a text keeps. The way around it
+is ``operation``; the arithmetic of the number formats is ``quantize``, of fixed dimensional encodings ``muvera``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
+from sie_bundle.engine.tokenization import Row
+from sie_bundle.operations.operation import Plan
+from sie_bundle.operations.options import Options
+from sie_bundle.operations.quantize import quantize
+from sie_bundle.operations.tokens import augmented, kept, marked
+from sie_config.model_spec import ModelSpec, Multivector
+from sie_sdk import outputs as wire_outputs
+from sie_sdk import replies, wire
+from sie_sdk.errors import InvalidInputError
+from sie_sdk.outputs import DenseOutput, MultivectorOutput, SparseOutput
+from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage
+
+if TYPE_CHECKING:
+    from sie_bundle.engine.model import Model  # brings torch
+    from sie_bundle.operations.muvera import Muvera
+
+OPTIONS = ("is_query", "overflow_policy", "max_seq_length", "normalize", "dimensions", "output_types", "muvera")
+
+
+def parse(body: bytes) -> EncodeRequest:
+    """The body as the ingress passed it on, checked again."""
+    return wire.parse_encode(body, wire.MSGPACK)
+
+
+def plan(model: Model, request: EncodeRequest) -> Plan:
+    """See `operation.Planner`.
+
+    Raises:
+        InvalidInputError: an output or option the model does not have, a text without tokens.
+        InputTooLongError: a text over the limit with ``overflow_policy="error"``.
+    """
+    spec, params = model.spec, request.params
+    options = Options(params.options, OPTIONS, "params.options")
+    wanted = wire_outputs.wanted(request, spec.id, spec.outputs)
+    is_query = options.flag("is_query")
+    fde = _muvera(spec, options) if options.given("muvera") is not None and "dense" in wanted else None
+    heads = list(dict.fromkeys("multivector" if fde and name == "dense" else name for name in wanted))
+    rows = encode_rows(model, _texts(request, spec, is_query), options, heads, is_query)
+    dims, normalize = _dims(spec, options), options.flag("normalize", default=True)
+    dtype: OutputDtype = params.output_dtype or "float32"
+    ids = [item.id for item in request.items]
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        made: dict[OutputType, wire_outputs.Output] = {}
+        if "multivector" in heads:
+            task = cast("Multivector", spec.tasks.multivector)
+            vectors = kept(cast("list[Floats]", computed["multivector"]), rows, model.tokenizer, task, is_query)
+            if "multivector" in wanted:
+                made["multivector"] = multivector_output(vectors, dtype)
+            if fde:
+                made["dense"] = dense_output(
+                    fde.encode_queries(vectors) if is_query else fde.encode_documents(vectors), dtype
+                )
+        if "dense" in heads:
+            made["dense"] = dense_output(truncated(cast("Floats", computed["dense"]), dims, normalize), dtype)
+        if "sparse" in heads:
+            assert spec.tasks.sparse is not None
+            made["sparse"] = sparse_output(cast("list[SparseRow]", computed["sparse"]), spec.tasks.sparse.dim, dtype)
+        return replies.encode(spec.id, ids, made, timing, usage)
+
+    return Plan(rows, heads, finish, long=fde is not None)
+
+
+def encode_rows(
+    model: Model, texts: Sequence[str], options: Options, heads: Sequence[str], is_query: bool
+) -> list[Row]:
+    """The texts' rows, with the marker and the augmentation a multivector model was trained with."""
+    spec = model.spec
+    task = spec.tasks.multivector if "multivector" in heads else None
+    longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
+    if task is None:
+        return model.tokenizer.rows(texts, longest, options.overflow())
+    if is_query and task.query_length:
+        longest = min(longest, task.query_length)
+    marker = task.query_marker if is_query else task.document_marker
+    rows = model.tokenizer.rows(texts, longest - bool(marker), options.overflow())
+    if marker:
+        rows = [marked(row, model.tokenizer.id(marker)) for row in rows]
+    if is_query and task.query_length:
+        rows = [augmented(row, model.tokenizer.id(task.mask), longest, seen=task.attend_to_mask) for row in rows]
+    return rows
+
+
+def truncated(vectors: Floats, dims: int, normalize: bool) -> Floats:
+    """The first ``dims`` dimensions (Matryoshka, 2205.13147), brought back to length 1."""
+    if dims == vectors.shape[1]:
+        return vectors
+    shorter = vectors[:, :dims]
+    return shorter / np.linalg.norm(shorter, axis=1, keepdims=True) if normalize else shorter
+
+
+def dense_output(vectors: Floats, dtype: OutputDtype) -> DenseOutput:
+    """Vectors [n, dims] in the number format asked for."""
+    rows, scale, offset = quantize(vectors, dtype)
+    return DenseOutput(rows, vectors.shape[1], dtype, scale, offset)
+
+
+def sparse_output(rows: Sequence[SparseRow], dims: int, dtype: OutputDtype) -> SparseOutput:
+    """Sparse rows, their values in the number format asked for."""
+    kind = wire_outputs.WIRE_DTYPES[dtype]
+    return SparseOutput([(row.indices, row.values.astype(kind, copy=False)) for row in rows], dims, dtype)
+
+
+def multivector_output(vectors: Sequence[Floats], dtype: OutputDtype) -> MultivectorOutput:
+    """Each text's vectors [tokens, dims] in the number format asked for, all texts at once."""
+    rows, scale, offset = quantize(np.concatenate(vectors), dtype)
+    cuts = np.cumsum([len(own) for own in vectors])[:-1]
+
+    def by_text(column: npt.NDArray[Any] | None) -> list[npt.NDArray[Any]] | None:
+        return None if column is None else np.split(column, cuts)
+
+    return MultivectorOutput(np.split(rows, cuts), vectors[0].shape[1], dtype, by_text(scale), by_text(offset))
+
+
+def _texts(request: EncodeRequest, spec: ModelSpec, is_query: bool) -> list[str]:
+    """The texts with the instruction, or the model's query or document prompt, in front."""
+    prompt = request.params.instruction
+    if prompt is None and (dense := spec.tasks.dense):
+        prompt = dense.query_prompt if is_query else dense.document_prompt
+    return [(prompt or "") + (item.text or "") for item in request.items]
+
+
+def _dims(spec: ModelSpec, options: Options) -> int:
+    if (dense := spec.tasks.dense) is None:
+        return 0
+    dims = options.count("dimensions", dense.dim, dense.dim)
+    if dims != dense.dim and dims not in dense.dims:
+        allowed = ", ".join(map(str, (*dense.dims, dense.dim)))
+        raise options.wrong("dimensions", f"one of {allowed}, which {spec.id} was trained for", limit=allowed)
+    return dims
+
+
+def _muvera(spec: ModelSpec, options: Options) -> Muvera:
+    """The encoding ``options.muvera`` describes: true, or a map of the fields of `Muvera`."""
+    if (task := spec.tasks.multivector) is None:
+        raise InvalidInputError(
+            f"{spec.id} has no multivectors to make a fixed dimensional encoding of.", field="params.options.muvera"
+        )
+    from sie_bundle.operations.muvera import Muvera
+
+    given = options.given("muvera")
+    fields = {} if given is True else given
+    try:
+        return Muvera(dim=task.dim, **fields)
+    except (TypeError, ValueError) as error:
+        raise options.wrong("muvera", f"true or a map of sizes ({error})") from None

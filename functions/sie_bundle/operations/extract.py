@@ -1,0 +1,195 @@
+"""Extract: entities, classes or the caller's own labels. What to tokenize, which head, and the last steps.
+
+Owns what requests may ask for and the limits. The way around it is ``operation``; how logits become results stands in
+``entities``, ``classification`` and ``entailment``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from sie_bundle.engine.outputs import Floats, Outputs
+from sie_bundle.operations import classification, entailment
+from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
+from sie_bundle.operations.operation import Plan
+from sie_bundle.operations.options import Options
+from sie_config.model_spec import Extract
+from sie_sdk import replies, wire
+from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
+from sie_sdk.labels import labels_to_try
+from sie_sdk.replies import Extracted
+from sie_sdk.types import ExtractRequest, Timing, Usage
+
+if TYPE_CHECKING:
+    from sie_bundle.engine.model import Model  # brings torch
+
+OPTIONS = {
+    "entities": ("threshold", "aggregation_strategy", "flat_ner", "max_seq_length"),
+    "classes": ("threshold", "top_k", "multi_label", "overflow_policy", "max_seq_length"),
+    "entailment": ("threshold", "top_k", "multi_label", "hypothesis_template", "overflow_policy", "max_seq_length"),
+}
+
+MAX_WINDOWS = 4096
+"""Windows of one request: two million tokens at 512 each, and some 150 MB while it is computed."""
+
+MAX_PAIRS = 16_384
+"""Items times labels of one request; 70 MB of token ids at 512 each."""
+
+UNNAMED = ("LABEL_0", "LABEL_1")
+"""The labels that a config.json without any means."""
+
+
+def parse(body: bytes) -> ExtractRequest:
+    """The body as the ingress passed it on, checked again."""
+    return wire.parse_extract(body, wire.MSGPACK)
+
+
+def plan(model: Model, request: ExtractRequest) -> Plan:
+    """See `operation.Planner`.
+
+    Raises:
+        InvalidInputError: the model does not extract, a label or option it does not have, no labels where it needs
+            them, more items times labels than `MAX_PAIRS`.
+        InputTooLongError: a text over the limit with ``overflow_policy="error"``; more than `MAX_WINDOWS`.
+        ModelLoadFailedError: the model's labels do not fit what it is for.
+    """
+    spec, params = model.spec, request.params
+    if (task := spec.tasks.extract) is None:
+        raise InvalidInputError(
+            f"{spec.id} does not extract.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."
+        )
+    for name in ("output_schema", "instruction"):
+        if getattr(params, name):
+            raise InvalidInputError(f"{spec.id} takes no {name}.", field=f"params.{name}", hint="Leave it out.")
+    options = Options(params.options, OPTIONS[task.kind], "params.options")
+    return {"entities": _entities, "classes": _classes, "entailment": _entailment}[task.kind](
+        model, request, task, options
+    )
+
+
+def _entities(model: Model, request: ExtractRequest, task: Extract, options: Options) -> Plan:
+    labels = scheme(model.labels or UNNAMED)
+    aggregation = cast("Aggregation", options.choice("aggregation_strategy", task.aggregation, AGGREGATIONS))
+    threshold = options.number("threshold", 0.0, 0.0, 1.0)
+    if not options.flag("flat_ner", default=True):
+        raise options.wrong("flat_ner", f"true: entities of {model.spec.id} never lie over each other")
+    names = [name for name in labels.names if name != OUTSIDE]
+    wanted = frozenset(_known(request.params.labels, names, model)) if request.params.labels else None
+    texts = [item.text or "" for item in request.items]
+    windows = model.tokenizer.windows(texts, _longest(model, options), task.overlap)
+    rows = [row for own in windows for row in own.rows]
+    _check_windows([len(own.rows) for own in windows])
+
+    def extracted(computed: Mapping[str, Outputs]) -> list[Extracted]:
+        logits = cast("Sequence[Floats]", computed["token_logits"]) if rows else []
+        if len(logits):
+            _check_labels(labels.labels, logits[0], model)
+        made, at = [], 0
+        for text, own in zip(texts, windows, strict=True):
+            outputs, at = logits[at : at + len(own.rows)], at + len(own.rows)
+            found = entities(
+                text, own, outputs, model.tokenizer, labels, aggregation, threshold=threshold, wanted=wanted
+            )
+            made.append(Extracted(entities=found))
+        return made
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        return _reply(model, request, extracted(computed), timing, usage)
+
+    return Plan(rows, ["token_logits"], finish)
+
+
+def _classes(model: Model, request: ExtractRequest, task: Extract, options: Options) -> Plan:
+    labels = model.labels or UNNAMED
+    asked = _known(request.params.labels, labels, model) if request.params.labels else labels
+    columns = [labels.index(label) for label in asked]
+    multi_label = options.flag("multi_label", task.multi_label)
+    threshold, top_k = options.number("threshold", 0.0, 0.0, 1.0), options.count("top_k", len(labels), len(labels))
+    rows = model.tokenizer.rows(
+        [item.text or "" for item in request.items], _longest(model, options), options.overflow()
+    )
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        logits = cast("Floats", computed["logits"])
+        _check_labels(labels, logits, model)
+        scores = classification.probabilities(logits, multi_label=multi_label)[:, columns]
+        found = [classification.ranked(asked, own, threshold=threshold, top_k=top_k) for own in scores]
+        return _reply(model, request, [Extracted(classifications=own) for own in found], timing, usage)
+
+    return Plan(rows, ["logits"], finish)
+
+
+def _entailment(model: Model, request: ExtractRequest, task: Extract, options: Options) -> Plan:
+    sides = entailment.sides(model.labels, model.spec.id)
+    labels = labels_to_try(request, model.spec.id)
+    if len(request.items) * len(labels) > MAX_PAIRS:
+        raise InvalidInputError(
+            f"{len(request.items)} items and {len(labels)} labels are too many at once.",
+            field="items",
+            limit=MAX_PAIRS,
+            hint=f"Items times labels is at most {MAX_PAIRS}: send {MAX_PAIRS // len(labels)} items at a time.",
+        )
+    template = options.text("hypothesis_template", task.hypothesis)
+    if entailment.PLACE not in template:
+        raise options.wrong("hypothesis_template", "a sentence with {} where the label goes")
+    multi_label = options.flag("multi_label", task.multi_label)
+    threshold, top_k = options.number("threshold", 0.0, 0.0, 1.0), options.count("top_k", len(labels), len(labels))
+    rows = model.tokenizer.hypotheses(
+        [item.text or "" for item in request.items],
+        [entailment.hypothesis(template, label) for label in labels],
+        _longest(model, options),
+        options.overflow(),
+    )
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        logits = cast("Floats", computed["logits"])
+        _check_labels(model.labels, logits, model)
+        by_item = logits.reshape(len(request.items), len(labels), -1)
+        scores = entailment.probabilities(by_item, sides, multi_label=multi_label)
+        found = [classification.ranked(labels, own, threshold=threshold, top_k=top_k) for own in scores]
+        return _reply(model, request, [Extracted(classifications=own) for own in found], timing, usage)
+
+    return Plan(rows, ["logits"], finish)
+
+
+def _longest(model: Model, options: Options) -> int:
+    return options.count("max_seq_length", model.spec.max_sequence_length, model.spec.max_sequence_length)
+
+
+def _known(asked: Sequence[str], labels: Sequence[str], model: Model) -> Sequence[str]:
+    """The labels asked for, each one of the model's."""
+    for i, label in enumerate(asked):
+        if label not in labels:
+            raise InvalidInputError(
+                f"{model.spec.id} has no label {label!r}.",
+                field=f"params.labels[{i}]",
+                limit=", ".join(labels),
+                hint=f"Its labels: {', '.join(labels)}.",
+            )
+    return asked
+
+
+def _check_windows(counts: Sequence[int]) -> None:
+    total = 0
+    for i, count in enumerate(counts):
+        total += count
+        if total > MAX_WINDOWS:
+            raise InputTooLongError(
+                f"The texts up to this one take {total} windows of the model's length.",
+                field=f"items[{i}].text",
+                limit=MAX_WINDOWS,
+                hint="Send fewer or shorter texts at once.",
+            )
+
+
+def _check_labels(labels: Sequence[str], logits: Floats, model: Model) -> None:
+    if len(labels) != logits.shape[1]:
+        raise ModelLoadFailedError(
+            f"{model.spec.id} computes {logits.shape[1]} labels, and {len(labels)} are named.",
+            hint="Name them in order under tasks.extract.labels of its spec.",
+        )
+
+
+def _reply(model: Model, request: ExtractRequest, found: Sequence[Extracted], timing: Timing, usage: Usage) -> bytes:
+    return replies.extract(model.spec.id, [item.id for item in request.items], found, timing, usage)

@@ -1,0 +1,112 @@
+"""One operation of a bundle, from a request's bytes to the reply's: the way encode, score and extract share.
+
+Parse, load, tokenize, forward, finish, and the clock readings between them. Owns the order and the threads: short
+requests are tokenized and finished on the event loop, since two hops between threads take longer than they do; the
+others in a pool beside the device's. What each operation does differently stands in ``encode``, ``score``, ``extract``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor as Threads
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+from sie_broker import clock
+from sie_broker.records import Work
+from sie_bundle.engine.executor import Executor, Forwarded
+from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.tokenization import Row
+from sie_bundle.residency.residency import Residency
+from sie_config.registry import Registry
+from sie_sdk.types import Priority, Timing, Usage
+
+if TYPE_CHECKING:
+    from sie_bundle.engine.model import Model  # brings torch
+
+T = TypeVar("T")
+Request = TypeVar("Request", contravariant=True)
+Parsed = TypeVar("Parsed")
+
+INLINE_BYTES = 4096
+"""Requests up to this size are tokenized and finished without leaving the event loop: some 0.2 ms at most."""
+
+
+class Plan(NamedTuple):
+    """What a request needs of the device, and how its outputs become the reply."""
+
+    rows: Sequence[Row]
+    heads: Sequence[str]
+    finish: Callable[[Mapping[str, Outputs], Timing, Usage], bytes]
+    """(outputs by head, one per row; timing so far; usage) to the reply body."""
+    long: bool = False
+    """Whether finishing takes longer than its size suggests."""
+
+
+class Planner(Protocol[Request]):
+    """Turns a parsed request into a plan: tokenization and the checks that need the model."""
+
+    def __call__(self, model: Model, request: Request) -> Plan: ...
+
+
+class Operation(Generic[Parsed]):
+    """``parse``: the request's body, checked. ``plan``: see `Planner`. ``threads``: each class of work has its own, so
+    that no interactive request waits for the texts of bulk ones."""
+
+    def __init__(
+        self,
+        parse: Callable[[bytes], Parsed],
+        plan: Planner[Parsed],
+        registry: Registry,
+        residency: Residency,
+        executor: Executor,
+        threads: Mapping[Priority, Threads],
+    ) -> None:
+        self._parse = parse
+        self._plan = plan
+        self._registry = registry
+        self._residency = residency
+        self._executor = executor
+        self._threads = threads
+
+    async def __call__(self, work: Work) -> bytes:
+        """The reply body (wire protocol 2.3) of one request.
+
+        Raises:
+            SIEError: bad input, a model that does not load, an output that is not finite.
+        """
+        taken, queued_s = time.monotonic(), max(0.0, clock.now() - work.time)
+        small = len(work.data) <= INLINE_BYTES
+        request = self._parse(work.data)
+        model = await self._residency.model(self._registry.resolve(work.model))
+        plan = await self._aside(work, small, lambda: self._plan(model, request))
+        done = await self._forward(model, plan, work)
+
+        def finish() -> bytes:
+            timing = Timing(
+                queue_ms=_ms(queued_s),
+                tokenization_ms=_ms(done.queued - taken),
+                batch_wait_ms=_ms(done.started - done.queued),
+                inference_ms=_ms(done.ended - done.started),
+                postprocessing_ms=_ms((replied := time.monotonic()) - done.ended),
+                total_ms=_ms(queued_s + replied - taken),
+            )
+            return plan.finish(done.outputs, timing, Usage(input_tokens=sum(len(row) for row in plan.rows)))
+
+        return await self._aside(work, small and not plan.long, finish)
+
+    async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
+        if not plan.rows:  # MaxSim over vectors that all came with the request
+            return Forwarded({}, now := time.monotonic(), now, now)
+        bulk = work.priority == "bulk"
+        return await self._executor.forward(model, plan.rows, plan.heads, deadline=work.deadline, bulk=bulk)
+
+    async def _aside(self, work: Work, small: bool, run: Callable[[], T]) -> T:
+        if small:
+            return run()
+        return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], run)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,139 @@
+"""Score: how relevant each item is to a query. Cross-encoders, yes/no rerankers and MaxSim over multivectors.
+
+Owns the texts that are put together and what of the outputs is the score. The way around it is ``operation``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from sie_bundle.engine.outputs import Floats, Outputs
+from sie_bundle.engine.tokenization import Row
+from sie_bundle.operations.encode import encode_rows
+from sie_bundle.operations.maxsim import maxsim
+from sie_bundle.operations.operation import Plan
+from sie_bundle.operations.options import Options
+from sie_bundle.operations.tokens import kept
+from sie_config.model_spec import Multivector, Score
+from sie_sdk import replies, wire
+from sie_sdk.errors import InvalidInputError
+from sie_sdk.types import Item, ScoreRequest, Timing, Usage
+
+if TYPE_CHECKING:
+    from sie_bundle.engine.model import Model  # brings torch
+
+OPTIONS = ("overflow_policy", "max_seq_length", "activation", "instruction")
+ACTIVATIONS = ("none", "sigmoid")
+
+
+def parse(body: bytes) -> ScoreRequest:
+    """The body as the ingress passed it on, checked again."""
+    return wire.parse_score(body, wire.MSGPACK)
+
+
+def plan(model: Model, request: ScoreRequest) -> Plan:
+    """See `operation.Planner`.
+
+    Raises:
+        InvalidInputError: the model does not score, an option it does not have, vectors of another size.
+        InputTooLongError: a pair over the limit with ``overflow_policy="error"``.
+    """
+    spec = model.spec
+    options = Options(request.options, OPTIONS, "options")
+    if (task := spec.tasks.score) is None:
+        raise InvalidInputError(
+            f"{spec.id} does not score.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."
+        )
+    if task.kind == "maxsim":
+        return _maxsim(model, request, options)
+    _texts_only(request)
+    longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
+    query, documents = request.query.text or "", [item.text or "" for item in request.items]
+    if task.kind == "cross_encoder":
+        rows = model.tokenizer.pairs(query, documents, longest, options.overflow())
+        head = "logits"
+    else:
+        instruction = request.instruction or options.text("instruction", task.instruction)
+        texts = [_filled(task, instruction, query, document) for document in documents]
+        rows = model.tokenizer.framed(task.prefix, texts, task.suffix, longest, options.overflow())
+        head = "yes_no"
+    activation = options.choice("activation", task.activation, ACTIVATIONS)
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        logits = cast("Floats", computed[head])
+        # Two logits are "not relevant" and "relevant": their difference is the one logit.
+        scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
+        return _reply(spec.id, request, _activated(scores, activation), timing, usage)
+
+    return Plan(rows, [head], finish)
+
+
+def _maxsim(model: Model, request: ScoreRequest, options: Options) -> Plan:
+    """One row for each text; vectors that came with the request are not computed again."""
+    task = cast("Multivector", model.spec.tasks.multivector)
+    given = [request.query, *request.items]
+    texts = [number for number, item in enumerate(given) if item.multivector is None]
+    rows: list[Row] = []
+    if 0 in texts:
+        rows += encode_rows(model, [request.query.text or ""], options, ["multivector"], is_query=True)
+    documents = [given[number].text or "" for number in texts if number]
+    if documents:
+        rows += encode_rows(model, documents, options, ["multivector"], is_query=False)
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        vectors = [_given(number, item, task.dim) for number, item in enumerate(given)]
+        states = cast("list[Floats]", computed["multivector"]) if rows else []
+        for number, own, row in zip(texts, states, rows, strict=True):
+            vectors[number] = kept([own], [row], model.tokenizer, task, is_query=number == 0)[0]
+        query, *items = cast("list[Floats]", vectors)
+        return _reply(model.spec.id, request, maxsim(query, items), timing, usage)
+
+    return Plan(rows, ["multivector"], finish)
+
+
+def _given(number: int, item: Item, dim: int) -> Floats | None:
+    """The vectors an item brought, checked."""
+    if item.multivector is None:
+        return None
+    vectors = np.asarray(item.multivector, dtype=np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != dim or not len(vectors) or not np.isfinite(vectors).all():
+        raise InvalidInputError(
+            f"The vectors have the shape {list(vectors.shape)}, or are not finite.",
+            field="query.multivector" if number == 0 else f"items[{number - 1}].multivector",
+            limit=dim,
+            hint=f"Send a float array [tokens, {dim}] with at least one token.",
+        )
+    return vectors
+
+
+def _texts_only(request: ScoreRequest) -> None:
+    for number, item in enumerate([request.query, *request.items]):
+        if item.text is None:
+            raise InvalidInputError(
+                "This model scores texts.",
+                field="query.text" if number == 0 else f"items[{number - 1}].text",
+                hint="Send a text; only multivector models score vectors.",
+            )
+
+
+def _filled(task: Score, instruction: str, query: str, document: str) -> str:
+    """The template with its places filled, in one pass: a query that contains "{document}" stays what it is."""
+    parts = {"{instruction}": instruction, "{query}": query, "{document}": document}
+    return re.sub("|".join(map(re.escape, parts)), lambda found: parts[found[0]], task.template)
+
+
+def _activated(scores: Floats, activation: str) -> Floats:
+    if activation == "none":
+        return scores
+    # By the half argument's tanh, which does not overflow.
+    squashed: Floats = 0.5 * (1 + np.tanh(0.5 * scores))
+    return squashed
+
+
+def _reply(model: str, request: ScoreRequest, scores: Floats, timing: Timing, usage: Usage) -> bytes:
+    ids: Sequence[str | None] = [item.id for item in request.items]
+    return replies.score(model, scores, ids, request.query.id, timing, usage)

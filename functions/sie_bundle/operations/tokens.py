@@ -1,0 +1,51 @@
+"""Tokens of late interaction (ColBERT, 2004.12832): the marker, the query's augmentation, whose vectors are kept."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.engine.tokenization import Row, Tokenizer
+from sie_config.model_spec import Multivector
+
+
+def marked(row: Row, marker: int) -> Row:
+    """The row with the marker behind its first token."""
+    ids = np.concatenate([row.ids[:1], [marker], row.ids[1:]])
+    return Row(ids, len(ids), len(ids))
+
+
+def augmented(row: Row, mask: int, length: int, *, seen: bool) -> Row:
+    """The row filled up with mask tokens to ``length``. They look at the query; ``seen``: it looks at them too."""
+    ids = np.concatenate([row.ids, np.full(max(0, length - len(row.ids)), mask)])
+    return Row(ids, len(ids), len(ids) if seen else len(row.ids))
+
+
+def kept(
+    vectors: Sequence[Floats], rows: Sequence[Row], tokenizer: Tokenizer, task: Multivector, is_query: bool
+) -> list[Floats]:
+    """Each text's vectors [tokens, dim] without those the model's training left out; at least one stays."""
+    first = 1 if task.skip_first else 0
+    if is_query or not task.skip_punctuation:
+        return [own[first:] if len(own) > first else own for own in vectors]
+    skipped = punctuation(tokenizer)
+    made = []
+    for own, row in zip(vectors, rows, strict=True):
+        stays = ~skipped[row.ids]
+        stays[:first] = False
+        made.append(own[stays] if stays.any() else own)
+    return made
+
+
+@lru_cache(maxsize=64)
+def punctuation(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+    """[vocabulary]: whether a token is one of ASCII's punctuation characters and nothing else."""
+    table = np.zeros(tokenizer.vocabulary, dtype=np.bool_)
+    for token, number in tokenizer.tokens().items():
+        table[number] = token in string.punctuation and len(token) == 1
+    return table

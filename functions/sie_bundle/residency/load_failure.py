@@ -1,0 +1,114 @@
+"""Load failures: what kind of failure it was, and when the model is worth another try. Never permanent.
+
+Owns the kinds, the pauses and the table of models that pause. Pure: the clock and the random numbers are passed in.
+Where the kinds of a source's failures come from: ``hub``, ``wheel``, ``weights``.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
+
+from sie_bundle.engine.executor import is_out_of_memory
+from sie_bundle.weights.source import REASONS, Reason
+from sie_config.model_spec import ModelSpec
+from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError, SIEError
+
+
+class Pause(NamedTuple):
+    """Seconds before the next try: ``first``, then doubled with each failure in a row up to ``most``."""
+
+    first: float
+    most: float
+
+
+PAUSES: dict[Reason, Pause] = {
+    "network": Pause(1.0, 60.0),
+    "corrupt": Pause(60.0, 60.0),
+    "memory": Pause(5.0, 5.0),
+    "unknown": Pause(2.0, 60.0),
+    "gated": Pause(300.0, 300.0),
+    "not_found": Pause(300.0, 300.0),
+}
+JITTER = 0.1
+"""Pauses differ by up to this part, so that many workers do not come back to a source in step."""
+
+
+def classify(error: BaseException | None) -> Reason:
+    """What kind of failure an error is, by its own word, its type, or what caused it."""
+    while error is not None:
+        if isinstance(error, SIEError) and error.details.get("reason") in REASONS:
+            return cast("Reason", error.details["reason"])
+        if isinstance(error, Exception) and is_out_of_memory(error):
+            return "memory"
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return "memory"
+        if isinstance(error, ConnectionError | TimeoutError):
+            return "network"
+        error = error.__cause__
+    return "unknown"
+
+
+def most_hopeful(reasons: Iterable[Reason]) -> Reason:
+    """The reason of several sources' failures together: the one that is worth another try soonest."""
+    return min(reasons, key=REASONS.index, default="not_found")
+
+
+def pause(reason: Reason, failures: int, random: Callable[[], float]) -> float:
+    """Seconds before another try after ``failures`` (at least one) in a row; ``random`` gives numbers in [0, 1)."""
+    first, most = PAUSES[reason]
+    return min(most, first * 2.0 ** min(failures - 1, 30)) * (1 - JITTER + 2 * JITTER * random())
+
+
+class Failure(NamedTuple):
+    """The last failure of a model."""
+
+    spec: ModelSpec
+    error: SIEError
+    reason: Reason
+    in_a_row: int
+    again_at: float
+
+
+class Failures:
+    """The models that failed to load, and until when they pause. ``clock``: seconds; ``random``: see `pause`."""
+
+    def __init__(self, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        self._clock = clock
+        self._random = random
+        self._last: dict[str, Failure] = {}
+
+    def pausing(self, spec: ModelSpec) -> Failure | None:
+        """The failure because of which the model is not to be tried now; a changed spec is a new start."""
+        failure = self._last.get(spec.id)
+        if failure is None or failure.spec != spec or self._clock() >= failure.again_at:
+            return None
+        # A copy: errors collect the traces of all who raise them.
+        error = copy.copy(failure.error)
+        error.retry_after = round(failure.again_at - self._clock(), 3)
+        return failure._replace(error=error)
+
+    def note(self, spec: ModelSpec, error: Exception) -> SIEError:
+        """Take a failure down; returns what its callers are told, with ``retry_after`` and ``details["reason"]``."""
+        reason = classify(error)
+        last = self._last.get(spec.id)
+        in_a_row = last.in_a_row + 1 if last and last.spec == spec and last.reason == reason else 1
+        told = _told(spec, error, reason)
+        told.retry_after = round(pause(reason, in_a_row, self._random), 3)
+        told.details["reason"] = reason
+        self._last[spec.id] = Failure(spec, told, reason, in_a_row, self._clock() + told.retry_after)
+        return told
+
+    def forget(self, spec: ModelSpec) -> None:
+        """It loads: the next failure is a first one."""
+        self._last.pop(spec.id, None)
+
+
+def _told(spec: ModelSpec, error: Exception, reason: Reason) -> SIEError:
+    if reason == "memory" and not isinstance(error, OutOfMemoryError):
+        return OutOfMemoryError(f"There is not the memory to load {spec.id} now.", hint="Try again later.")
+    if isinstance(error, SIEError):
+        return copy.copy(error)
+    return ModelLoadFailedError(f"{spec.id} could not be loaded.", hint="The worker's log says why.")

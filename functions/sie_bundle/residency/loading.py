@@ -1,0 +1,234 @@
+"""Loading: from a spec to an open checkpoint, and from a checkpoint to a model, in threads beside the serving.
+
+Owns the threads and what they may take. While another model serves, a model is made on threads that step back behind
+the serving ones: a lower priority, one core each, and rests (``pacing``). What is loaded when is ``residency``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.weights import weights
+from sie_config.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_bundle.engine.checkpoint import Checkpoint
+    from sie_bundle.engine.cost import Fit
+    from sie_bundle.engine.model import Model
+
+T = TypeVar("T")
+
+THREADS = 4
+"""Models made at a time, of those that step back and of those that do not."""
+
+FETCHES = 8
+"""Folders found, fetched and opened at a time."""
+
+NICENESS = 10
+"""How far the threads of a load step back: under full load they get a tenth of a core."""
+
+
+class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """A checkpoint kept in host memory, and what its model was found to cost when it was tried out."""
+
+    checkpoint: Checkpoint
+    bytes: int
+    """Of its tensors as they are stored: what it takes in host memory, and about what on a device."""
+    fit: Fit | None = None
+    """Of an encoder of this package, which need not be tried out again."""
+    kept: bool = False
+    """Whether it was found in host memory."""
+
+
+class Loader:
+    """Loads for one device.
+
+    Args:
+        weights_dir: see `weights.resolve`.
+        cache_dir: see `weights.resolve`.
+        device: see `model.load`.
+        precision: see `model.load`.
+        progress: how many forward passes the device has finished; while it grows, models are made at a slow pace.
+    """
+
+    def __init__(
+        self,
+        weights_dir: Path | None,
+        cache_dir: Path,
+        device: str,
+        precision: str,
+        progress: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._weights_dir = weights_dir
+        self._cache_dir = cache_dir
+        self._device = device
+        self._precision = precision
+        self._progress = progress
+        self.pins = device.split(":")[0] == "cuda"
+        """Whether checkpoints are copied to the host's memory; else they are mapped, in pages the system keeps."""
+        # Threads of their own, so that a fetch that takes minutes is in no model's way. They do not step back: reading
+        # a tokenizer holds Python's lock from start to end, and whoever holds it should be done with it soon.
+        self._fetches = ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch")
+        self._at_once = ThreadPoolExecutor(THREADS, thread_name_prefix="load")
+
+    def here(self, spec: ModelSpec) -> bool:
+        """Whether the weights are on this machine, ready to be opened."""
+        return weights.here(spec, self._weights_dir, self._cache_dir) is not None
+
+    def fetched(self, spec: ModelSpec) -> bool:
+        """Whether they are here because they were fetched: then they may be deleted and fetched again."""
+        found = weights.here(spec, self._weights_dir, self._cache_dir)
+        return found is not None and found.folder.is_relative_to(self._cache_dir)
+
+    async def open(self, spec: ModelSpec, *, anew: bool = False) -> Opened:
+        """Find or fetch the files and open them.
+
+        Args:
+            anew: fetch them again, because what is here is damaged.
+
+        Raises:
+            WeightsUnavailableError: no source has them.
+            ModelLoadFailedError: they are damaged, or contradict the spec.
+        """
+
+        def files() -> tuple[Path, Tokenizer]:
+            folder = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew).folder
+            return folder, Tokenizer.load(folder)
+
+        run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
+        # torch takes longest at a cold start: imported beside the fetch.
+        (folder, tokenizer), _ = await asyncio.gather(
+            run(files), run(importlib.import_module, "sie_bundle.engine.model")
+        )
+
+        def opened() -> Opened:
+            from sie_bundle.engine.checkpoint import Checkpoint
+
+            checkpoint = Checkpoint(spec, folder, tokenizer)
+            return Opened(checkpoint, sum(tensor.nbytes for tensor in checkpoint.tensors.values()))
+
+        return await run(opened)
+
+    async def make(self, opened: Opened, *, behind: bool) -> Model:
+        """The model on the device.
+
+        Args:
+            behind: step back behind the models that serve.
+
+        Raises:
+            ModelLoadFailedError: see `model.load`.
+        """
+        # Made before there is any model whose forward passes their settings could reach.
+        beside, stepped_back = _one_core(0), _one_core(NICENESS)
+        # On all cores only the first one: several threads that wait for each other are many times slower where others
+        # take one of their cores.
+        threads = stepped_back if behind else beside if opened.kept else self._at_once
+        # Not the thread's result: one that stepped back may not come to let go of it while others are busy, and until
+        # then the model would count as in use.
+        made: list[Model] = []
+        await asyncio.get_running_loop().run_in_executor(threads, lambda: made.append(self._made(opened, behind)))
+        return made.pop()
+
+    async def keep(self, opened: Opened, model: Model) -> Opened:
+        """The checkpoint as the host's memory holds it: mapped for a CPU, copied to pinned pages for a CUDA device."""
+        from sie_bundle.engine.model import EncoderModel
+        from sie_bundle.residency.pinned import pin
+
+        if self.pins:
+            await asyncio.get_running_loop().run_in_executor(_one_core(NICENESS), pin, opened.checkpoint)
+        fit = model.fit if type(model) is EncoderModel else None
+        return Opened(opened.checkpoint, opened.bytes, fit, kept=True)
+
+    def close(self) -> None:
+        """Start no further load."""
+        self._fetches.shutdown(wait=False, cancel_futures=True)
+        self._at_once.shutdown(wait=False, cancel_futures=True)
+
+    def _made(self, opened: Opened, behind: bool) -> Model:
+        from sie_bundle.engine.model import EncoderModel, load
+        from sie_bundle.residency.pacing import Pace, Paced
+
+        checkpoint = copy.copy(opened.checkpoint)
+        if behind:
+            checkpoint.tensors = Paced(checkpoint.tensors, Pace(self._progress))
+        with _own_stream(self._device):
+            if opened.fit is None:
+                return load(checkpoint, self._device, self._precision)
+            wanted = checkpoint.spec.precision
+            model = EncoderModel(checkpoint, self._device, self._precision if wanted == "auto" else wanted)
+            model.fit = opened.fit
+            return model
+
+
+@cache
+def _one_core(niceness: int) -> ThreadPoolExecutor:
+    """Threads that compute on one core each; the same for the whole process, as torch's settings are.
+
+    torch notes the number set last for threads that have not asked yet. So all of these threads start at once, before
+    there is a model to serve, and a fresh thread then sets the number back for those to come.
+    """
+    import torch
+
+    began = threading.Barrier(THREADS + 1)
+
+    def take_one_core() -> None:
+        torch.get_num_threads()  # the first question in a thread overwrites what was set before it
+        torch.set_num_threads(1)
+
+    def step_back() -> None:
+        began.wait()
+        if niceness and sys.platform == "linux":  # elsewhere the priority is the whole process's
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + niceness)
+
+    usual = _in_fresh_thread(torch.get_num_threads)
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-one-core", initializer=take_one_core)
+    for _ in range(THREADS):
+        threads.submit(step_back)
+    began.wait()
+    _in_fresh_thread(lambda: torch.set_num_threads(usual))
+    return threads
+
+
+def _in_fresh_thread(run: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as fresh:
+        return fresh.submit(run).result()
+
+
+@contextmanager
+def _own_stream(device: str) -> Iterator[None]:
+    """On a CUDA device: copies do not queue behind forward passes, nor these behind copies. Finished at the end.
+
+    What is freed goes to the next load, while forward passes run on another stream. That is safe because each of them
+    ends with its outputs on the host: whoever lets go of a model has waited for its last kernel.
+    """
+    if device.split(":")[0] != "cuda":
+        yield
+        return
+    import torch
+
+    stream = _stream(device)
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
+
+
+@cache
+def _stream(device: str) -> Any:
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,0 +1,27 @@
+"""Pinned tensors: a checkpoint's in pages that the system never moves, so that a CUDA device copies them by itself.
+
+A model that was evicted comes back from them at the speed of the bus. They are no part of the page cache, so they cost
+their bytes: ``SIE_HOST_BYTES`` limits them. Needs a CUDA device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from sie_bundle.engine.checkpoint import Checkpoint, Tensors
+
+
+class Pinned(Tensors):
+    """Copies of another mapping's tensors, in pinned memory."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._open = {}
+        self._read = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+
+
+def pin(checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint's tensors by pinned copies; its files are closed. Pinned ones stay as they are."""
+    if not isinstance(checkpoint.tensors, Pinned):
+        checkpoint.tensors = Pinned(checkpoint.tensors)

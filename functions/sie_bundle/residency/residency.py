@@ -1,0 +1,311 @@
+"""Residency: which models are on the device. Loads on first use, once; lets others go when memory is needed.
+
+Three tiers: on the device as a model, in the host's memory as an open checkpoint, on disk as a folder. Owns the state
+of each load, and when what is tried. Not here: the account of a tier (``tier``), who goes first (``eviction``), the
+threads (``loading``), the pauses after a failure (``load_failure``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_bundle.residency import memory
+from sie_bundle.residency.load_failure import Failures, classify
+from sie_bundle.residency.loading import Loader, Opened
+from sie_bundle.residency.memory import Memory
+from sie_bundle.residency.tier import Tier
+from sie_config.model_spec import ModelSpec
+from sie_sdk.errors import OutOfMemoryError, SIEError, WeightsUnavailableError
+
+if TYPE_CHECKING:
+    from sie_bundle.engine.model import Model
+
+log = logging.getLogger("sie.bundle.residency")
+
+RELEASE_S = 1.0
+"""So long a load waits for the requests that still compute with models which were let go for it."""
+
+LOOK_S = 0.005
+"""How often it looks whether they have."""
+
+WATCH_S = 1.0
+"""How often the machine's memory is looked at."""
+
+
+class Residency:
+    """The models of one device.
+
+    Args:
+        weights_dir: see `weights.resolve`.
+        cache_dir: see `weights.resolve`.
+        max_bytes: the most bytes of models on the device.
+        loaded: told the id of each model that was loaded.
+        host_bytes: the most bytes of checkpoints kept open in the host's memory.
+        pressure_percent: with more than this part of its memory in use, the device lets models go below the limit.
+        pinned: ids of models that are never let go.
+        device: where models run, as torch names it.
+        precision: the numbers they compute with, see `precision.precision`.
+        progress: how many forward passes the device has finished, see `loading.Loader`.
+        clock: seconds, for last uses and pauses.
+        chance: random numbers in [0, 1), for the pauses' jitter.
+        reading: the memory of the device.
+        host_reading: the memory of the machine.
+    """
+
+    def __init__(
+        self,
+        weights_dir: Path | None,
+        cache_dir: Path,
+        max_bytes: int,
+        loaded: Callable[[str], None] = lambda _: None,
+        *,
+        host_bytes: int = 1 << 33,
+        pressure_percent: float = 90.0,
+        pinned: Collection[str] = (),
+        device: str = "cpu",
+        precision: str = "auto",
+        progress: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+        reading: Callable[[], Memory] | None = None,
+        host_reading: Callable[[], Memory] = memory.machine,
+    ) -> None:
+        self._loaded = loaded
+        self._pressure_percent = pressure_percent
+        self._device = device
+        self._reading = reading or memory.of(device)
+        self._host_reading = host_reading
+        self._loader = Loader(weights_dir, cache_dir, device, precision, progress)
+        self._models: Tier[Model] = Tier(max_bytes, pinned, clock)
+        self._checkpoints: Tier[Opened] = Tier(host_bytes, pinned, clock)
+        self._sizes: dict[ModelSpec, int] = {}
+        """What models were found to take on the device."""
+        self._loads: dict[ModelSpec, asyncio.Task[Model]] = {}
+        self._failures = Failures(clock, chance)
+        self._returned = 0
+        """How many had been let go when freed memory was last returned to the system."""
+        self._absent: set[ModelSpec] = set()
+        """Those whose weights were not on this machine when they failed."""
+        self._fetched_anew: set[ModelSpec] = set()
+        """Those that were damaged and have not loaded since."""
+        self._keeping: set[asyncio.Task[None]] = set()
+
+    def resident(self) -> tuple[str, ...]:
+        """The models that are loaded, least recently used first."""
+        return self._models.names()
+
+    @property
+    def bytes(self) -> int:
+        """What models take on the device: the loaded ones, those on their way in, and those let go but still in use."""
+        return self._models.bytes
+
+    async def model(self, spec: ModelSpec) -> Model:
+        """The loaded model; the first request for it loads it, the others wait for the same load.
+
+        Raises:
+            ModelLoadFailedError: it does not load; `WeightsUnavailableError` when no source has its weights. The
+                details' ``reason`` says why, ``retry_after`` when it is tried again.
+            OutOfMemoryError: there is no room for it now.
+        """
+        if (model := self._models.find(spec.id)) is not None and model.spec == spec:
+            return model
+        if spec not in self._loads:
+            self._refuse_while_it_pauses(spec)
+            self._loads[spec] = asyncio.create_task(self._load(spec))
+            self._loads[spec].add_done_callback(lambda load: self._ended(spec, load))
+        # Shielded: a caller that leaves must not stop the load the others wait for.
+        return await asyncio.shield(self._loads[spec])
+
+    def relieve(self) -> bool:
+        """Free memory of the device because it ran out. From any thread.
+
+        Returns:
+            Whether a model was let go. What torch keeps for itself is returned too, but it has looked there already.
+        """
+        name = self._models.relieve()
+        if name is not None:
+            log.warning("out of memory: let %s go", name)
+        self._returned = self._models.gone
+        memory.give_back(self._device)
+        return name is not None
+
+    def ease(self) -> bool:
+        """Under high pressure let one model go, unless it is the only one; returns whether the pressure is high."""
+        if self._loader.pins and self._host_reading().over(self._pressure_percent) > 0:
+            self._checkpoints.relieve()
+        if not self._models.names() or self._over_now(0) <= 0:
+            return False
+        if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
+            log.info("let %s go: more than %g %% of the memory is in use", name, self._pressure_percent)
+        return True
+
+    async def watch(self) -> None:
+        """Ease the pressure every second, until cancelled."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            await asyncio.to_thread(self.ease)
+
+    def pin(self, names: Collection[str]) -> None:
+        """From now on never let exactly these models go."""
+        self._models.pin(names)
+        self._checkpoints.pin(names)
+
+    async def hold(self, spec: ModelSpec) -> None:
+        """Load a pinned model before anybody asks for it, trying until it is there."""
+        while True:
+            try:
+                await self.model(spec)
+            except SIEError as error:
+                log.warning("pinned model %s is not loaded: %s", spec.id, error)
+                await asyncio.sleep(error.retry_after or WATCH_S)
+            else:
+                return
+
+    def close(self) -> None:
+        """Start no further load."""
+        self._loader.close()
+
+    def _refuse_while_it_pauses(self, spec: ModelSpec) -> None:
+        if (failure := self._failures.pausing(spec)) is None:
+            return
+        if spec in self._absent and self._loader.here(spec):
+            return  # somebody has brought them meanwhile
+        raise failure.error
+
+    def _ended(self, spec: ModelSpec, load: asyncio.Task[Model]) -> None:
+        del self._loads[spec]
+        if not load.cancelled():
+            load.exception()  # all who waited may have left: then nobody else asks for it
+
+    async def _load(self, spec: ModelSpec) -> Model:
+        began = time.monotonic()
+        try:
+            opened = self._kept(spec)
+            model = await (self._bring(spec) if opened is None else self._make(opened, behind=False))
+        except Exception as error:
+            if not isinstance(error, SIEError):
+                log.exception("loading %s failed", spec.id)
+            self._checkpoints.let_go(spec.id)
+            if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
+                self._absent.add(spec)
+            raise self._failures.note(spec, error) from None
+        self._failures.forget(spec)
+        self._absent.discard(spec)
+        self._fetched_anew.discard(spec)
+        origin = "disk" if opened is None else "host memory"
+        log.info("loaded %s (%.0f MB) from %s in %.3f s", spec.id, model.bytes / 1e6, origin, time.monotonic() - began)
+        self._loaded(spec.id)
+        return model
+
+    def _kept(self, spec: ModelSpec) -> Opened | None:
+        """The open checkpoint of exactly this spec; what an older spec has left is let go."""
+        self._models.let_go(spec.id)
+        if (opened := self._checkpoints.find(spec.id)) is not None and opened.checkpoint.spec == spec:
+            return opened
+        self._checkpoints.let_go(spec.id)
+        return None
+
+    async def _bring(self, spec: ModelSpec) -> Model:
+        """From disk or a source. Damaged files that were fetched are fetched once more."""
+        behind = bool(self._models.names())
+        try:
+            opened = await self._loader.open(spec)
+            model = await self._make(opened, behind)
+        except SIEError as error:
+            if classify(error) != "corrupt" or spec in self._fetched_anew or not self._loader.fetched(spec):
+                raise
+            log.warning("%s is damaged and fetched again: %s", spec.id, error)
+            self._fetched_anew.add(spec)
+            opened = await self._loader.open(spec, anew=True)
+            model = await self._make(opened, behind)
+        keeping = asyncio.create_task(self._keep(spec, opened, model))
+        self._keeping.add(keeping)
+        keeping.add_done_callback(self._keeping.discard)
+        return model
+
+    async def _make(self, opened: Opened, behind: bool) -> Model:
+        """The model on the device, with the room it needs."""
+        spec = opened.checkpoint.spec
+        await self._room(spec, opened.bytes)
+        try:
+            model = await self._made(opened, behind)
+            self._sizes[spec] = model.bytes
+            if model.bytes > (most := self._models.most(spec.id)):
+                raise _too_large(spec, model.bytes, most)
+            self._models.put(spec.id, model, model.bytes)
+            self._models.make_room(spec.id, 0)  # where it takes more than its files
+        finally:
+            self._models.release(spec.id)
+        return model
+
+    async def _made(self, opened: Opened, behind: bool) -> Model:
+        """Try as long as running out of memory can be helped by letting another go."""
+        while True:
+            try:
+                return await self._loader.make(opened, behind=behind)
+            except Exception as error:
+                if classify(error) != "memory" or not self.relieve():
+                    raise
+
+    async def _room(self, spec: ModelSpec, stored: int) -> None:
+        """Reserve what the model takes; how much that is, is known once it was loaded.
+
+        Raises:
+            OutOfMemoryError: it is over the limit alone, or those let go for it stay in use and memory is scarce.
+        """
+        most = self._models.most(spec.id)
+        need = self._sizes.get(spec, min(stored, most))
+        if need > most:
+            raise _too_large(spec, need, most)
+        now = asyncio.get_running_loop().time
+        until = now() + RELEASE_S
+        scarce = min(need, max(0, await asyncio.to_thread(self._over_now, need)))
+        while not self._models.make_room(spec.id, need, scarce=scarce):
+            scarce = 0
+            if self._models.arriving:
+                until = now() + RELEASE_S  # they arrive, and then they can be let go
+            elif now() > until:
+                if self._over_now(need) > 0:
+                    raise OutOfMemoryError(f"There is no room for {spec.id} while others are in use.", reason="memory")
+                log.warning("those let go for %s are still in use; loaded over the limit", spec.id)
+                return self._models.reserve(spec.id, need)
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    async def _keep(self, spec: ModelSpec, opened: Opened, model: Model) -> None:
+        """Keep the checkpoint in the host's memory, if there is room for it."""
+        if not self._checkpoints.make_room(spec.id, opened.bytes):
+            return
+        try:
+            self._checkpoints.put(spec.id, await self._loader.keep(opened, model), opened.bytes)
+        except (MemoryError, RuntimeError) as error:
+            log.warning("%s is not kept in the host's memory: %s", spec.id, error)
+        finally:
+            self._checkpoints.release(spec.id)
+
+    def _over_now(self, need: int) -> int:
+        """So many bytes too many would be in use on the device, if ``need`` more were.
+
+        Where that is any, what was let go is returned to the system first: the C library and torch keep it.
+        """
+        over = self._reading().over(self._pressure_percent) + need
+        if over > 0 and self._returned < (gone := self._models.gone):
+            self._returned = gone
+            memory.give_back(self._device)
+            over = self._reading().over(self._pressure_percent) + need
+        return over
+
+
+def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"{spec.id} takes {size} bytes on the device, and pinned models leave {most} of the limit.",
+        field="SIE_MODEL_BYTES",
+        limit=most,
+        reason="memory",
+    )

@@ -1,0 +1,1 @@
+"""Weights: from a spec's sources to files on this machine."""

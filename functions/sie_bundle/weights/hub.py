@@ -1,0 +1,98 @@
+"""Weights from the Hugging Face Hub, at a pinned commit. Also from its own cache on this machine, when they are there.
+
+A hub that cannot be reached costs seconds, not the library's half minute of retries: the next source may be near.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from sie_bundle.weights.source import Reason, SourceError
+from sie_config.model_spec import HubSource
+
+CONNECT_S = 3.0
+
+
+def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool = True) -> None:
+    """Put ``files`` of the repository into ``into``.
+
+    Args:
+        cached: take them from Hugging Face's own cache, if they are there.
+
+    Raises:
+        SourceError: neither Hugging Face's cache nor the hub has them, or the hub is not to be reached.
+    """
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    patterns = list(files)
+    if cached and (folder := _cached(source, patterns)) is not None:
+        for name in files:
+            (into / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(folder / name, into / name)
+        return
+    if constants.HF_HUB_OFFLINE:
+        raise SourceError("HF_HUB_OFFLINE is set, and Hugging Face's cache does not hold it", "network")
+    _reach(constants.ENDPOINT)
+    try:
+        snapshot_download(source.repo, revision=source.revision, allow_patterns=patterns, local_dir=into)
+    except Exception as error:  # the library's errors, its HTTP client's and the system's have no common base
+        raise SourceError(_said(error), _reason(error)) from error
+    shutil.rmtree(into / ".cache", ignore_errors=True)  # the library's notes
+
+
+def _cached(source: HubSource, files: list[str]) -> Path | None:
+    """The folder of Hugging Face's own cache, if all files are there."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(source.repo, revision=source.revision, allow_patterns=files, local_files_only=True)
+    except FileNotFoundError:
+        return None
+    return Path(found) if all((Path(found) / name).is_file() for name in files) else None
+
+
+def _reach(endpoint: str) -> None:
+    """Open one connection to the hub, or to the proxy that stands before it."""
+    url = urlsplit(endpoint)
+    if proxy := getproxies().get(url.scheme):
+        url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_S).close()
+    except socket.gaierror:
+        raise SourceError(f"cannot resolve {host}", "network") from None
+    except OSError as error:
+        raise SourceError(f"cannot connect to {host}:{port} ({error.strerror or error})", "network") from None
+
+
+def _reason(error: BaseException) -> Reason:
+    """What kind of failure the library's error is. What its HTTP client raises is of the network."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError | errors.DisabledRepoError | errors.LocalTokenNotFoundError):
+        return "gated"
+    if isinstance(error, errors.LocalEntryNotFoundError):  # not in the cache; why not from the hub, its cause says
+        return "network" if error.__cause__ is None else _reason(error.__cause__)
+    if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.EntryNotFoundError):
+        return "not_found"
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code if error.response is not None else 0
+        return "gated" if status in (401, 403) else "not_found" if status == 404 else "network"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        return "unknown"
+    return "unknown" if isinstance(error, ValueError | TypeError) else "network"
+
+
+def _said(error: BaseException) -> str:
+    """The first line of the error everything else was caused by."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
