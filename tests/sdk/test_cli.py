@@ -24,7 +24,7 @@ from sie_sdk import (
     replies,
     wire,
 )
-from sie_sdk.commands import Narrator
+from sie_sdk.cli.inference import Narrator
 from sie_sdk.errors import BY_CODE
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, Outputs, SparseOutput
 from sie_sdk.replies import Extracted

@@ -13,7 +13,8 @@ from typing import Any, TextIO, TypedDict, TypeVar, Unpack, get_args
 import click
 import msgspec
 
-from sie_sdk import tables, wire
+from sie_sdk import wire
+from sie_sdk.cli import tables
 from sie_sdk.client import SIEClient
 from sie_sdk.errors import ConnectionFailedError
 from sie_sdk.types import Item, OutputDtype, OutputType, Priority, Progress

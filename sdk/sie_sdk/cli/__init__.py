@@ -1,6 +1,6 @@
 """The `sie` command line: the group, its exit codes, and how commands are found.
 
-The commands every install has stand in ``commands``. Others are found by name through the entry point group
+The commands every install has stand in the modules beside it. Others are found by name through the entry point group
 ``sie.commands``, so that this module imports nothing its install lacks.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sie_sdk import commands, pool_commands
+from sie_sdk.cli import inference, pools
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError, SIEError
 from sie_sdk.version import __version__
 
@@ -113,9 +113,5 @@ def main() -> None:
     """
 
 
-for _command in (commands.encode, commands.score, commands.extract, commands.models, pool_commands.pools):
+for _command in (inference.encode, inference.score, inference.extract, inference.models, pools.pools):
     main.add_command(_command)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from sie_sdk import tables
+from sie_sdk.cli import tables
 from sie_sdk.client import SIEClient
 from sie_sdk.errors import PoolNotFoundError
 from sie_sdk.pools import DEFAULT_TTL_S
