@@ -1,4 +1,4 @@
-"""``python -m bench [broker|compare|engine|from_zero|residency|warm_path] [options]``: a measured table, or all."""
+"""``python -m bench [TABLE] [options]``: one measured table of `TABLES`, or all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-TABLES = ("compare", "from_zero", "warm_path", "engine", "residency", "broker")
+TABLES = ("compare", "from_zero", "warm_path", "engine", "residency", "broker", "stack")
 
 
 def main() -> None:
