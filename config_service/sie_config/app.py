@@ -20,7 +20,7 @@ def app(registry: Registry) -> Starlette:
         return _json({"epoch": registry.epoch, "models": registry.specs()})
 
     async def model(request: Request) -> Response:
-        return _json(registry.resolve(request.path_params["model"]))
+        return _json(registry.model(request.path_params["model"]))
 
     async def ready(request: Request) -> Response:
         return Response(b"ok")

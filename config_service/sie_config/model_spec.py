@@ -6,11 +6,14 @@ fetched by the bundle. A new model of a known architecture needs a YAML file and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from sie_sdk.errors import ConfigurationError
+from sie_config import runtime_options
+from sie_config.model_name import DEFAULT
+from sie_sdk.errors import ConfigurationError, UnknownProfileError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -145,6 +148,16 @@ class Tasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extract: Extract | None = None
 
 
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A named way to ask the model: what a request that chooses it leaves out, it says."""
+
+    options: dict[str, Any] = {}
+    """Options of requests (``profiles`` says which); each operation takes those that it reads."""
+
+
+ProfileName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+
+
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model of the catalogue.
 
@@ -169,6 +182,43 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pool: str = "default"
     licence: str = "unknown"
     parameters: int = 0
+    profiles: dict[ProfileName, Profile] = {}
+    """By name; ``org/model:name`` or ``options.profile`` chooses one."""
+    default_profile: ProfileName = DEFAULT
+    """The one of a request that chooses none; the name ``default`` needs no entry in ``profiles``."""
+
+    def __hash__(self) -> int:
+        # A profile holds what cannot be hashed; the field that no two specs of one catalogue share is enough.
+        return hash((self.id, self.revision))
+
+    @property
+    def chosen(self) -> Profile:
+        """The profile of a request that chooses none."""
+        return self.profiles.get(self.default_profile, Profile())
+
+    @property
+    def profile_names(self) -> list[str]:
+        """Every name that a request may choose, the model's own first."""
+        return list(dict.fromkeys((self.default_profile, *sorted(self.profiles))))
+
+    def with_profile(self, name: str, field: str = "model") -> ModelSpec:
+        """The model for a request that chose this profile, by its name in lower case; ``default`` is no choice.
+
+        Raises:
+            UnknownProfileError: it has no such profile; lists those it has.
+        """
+        if name in (DEFAULT, self.default_profile):
+            return self
+        if name not in self.profiles:
+            names = self.profile_names
+            raise UnknownProfileError(
+                f"{self.id} has no profile {name[:64]!r}.",
+                field=field,
+                limit=", ".join(names),
+                hint=f"Its profiles: {', '.join(names)}.",
+                profiles=names,
+            )
+        return msgspec.structs.replace(self, default_profile=name)
 
     @property
     def outputs(self) -> list[str]:
@@ -197,8 +247,19 @@ def parse(document: Any, *, origin: str) -> ModelSpec:
         except msgspec.ValidationError as error:
             text, _, path = str(error).partition(" - at `$")
             faults.append(f"{name}{path.rstrip('`')}: {text}")
+    if not faults:
+        faults = [*_profile_faults(spec := msgspec.convert(document, type=ModelSpec))]
     if faults:
         raise ConfigurationError(
             f"{origin} is not a valid model spec: {'; '.join(faults)}.", field=origin, faults=faults
         )
-    return msgspec.convert(document, type=ModelSpec)
+    return spec
+
+
+def _profile_faults(spec: ModelSpec) -> Iterator[str]:
+    for name, profile in spec.profiles.items():
+        yield from (f"profiles.{name}.options.{fault}" for fault in runtime_options.faults(profile.options))
+    if spec.default_profile != DEFAULT and spec.default_profile not in spec.profiles:
+        yield f"default_profile: {spec.default_profile} is not among the profiles"
+    if spec.default_profile != DEFAULT and DEFAULT in spec.profiles:
+        yield f"profiles.{DEFAULT}: nothing chooses it, because default_profile is {spec.default_profile}"

@@ -32,7 +32,7 @@ from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
-from sie_sdk.errors import ModelNotFoundError
+from sie_sdk.errors import SIEError
 from sie_sdk.types import Priority
 
 log = logging.getLogger("sie.bundle")
@@ -198,7 +198,7 @@ def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSp
     specs = []
     for name in filter(None, (name.strip() for name in names)):
         try:
-            specs.append(registry.resolve(name))
-        except ModelNotFoundError as error:
+            specs.append(registry.model(name))
+        except SIEError as error:
             log.warning("not pinned: %s", error)
     return [spec for spec in specs if lane_of(spec) == lane]

@@ -7,11 +7,14 @@
     │   ├── UnsupportedMediaTypeError 415 UNSUPPORTED_MEDIA_TYPE
     │   ├── IdempotencyMismatchError  422 IDEMPOTENCY_MISMATCH
     │   ├── MethodNotAllowedError 405 METHOD_NOT_ALLOWED
+    │   ├── UnknownProfileError   400 PROFILE_NOT_FOUND      lists the model's profiles
+    │   ├── BundleConflictError   409 BUNDLE_ROUTING_CONFLICT    lists the bundles that serve the model
     │   ├── PoolCapacityError     409 POOL_CAPACITY_UNAVAILABLE  the pool has no workers for this model
     │   └── PoolForbiddenError    403 POOL_OPERATION_FORBIDDEN   too many pools, or not one to be changed so
     │       └── DefaultPoolError  403 DEFAULT_POOL_DELETE_FORBIDDEN
     ├── NotFoundError             404 NOT_FOUND
     │   ├── ModelNotFoundError    404 MODEL_NOT_FOUND        carries the nearest names
+    │   ├── BundleNotFoundError   404 BUNDLE_NOT_FOUND       lists the bundles there are
     │   ├── JobNotFoundError      404 JOB_NOT_FOUND
     │   └── PoolNotFoundError     404 POOL_NOT_FOUND         never made, deleted, or its lease has ended
     ├── UnavailableError          503 UNAVAILABLE            try again after `retry_after` seconds
@@ -141,6 +144,19 @@ class MethodNotAllowedError(InvalidInputError):
     status = 405
 
 
+class UnknownProfileError(InvalidInputError):
+    """The model has no profile of that name; ``details["profiles"]`` lists those it has."""
+
+    code = "PROFILE_NOT_FOUND"
+
+
+class BundleConflictError(InvalidInputError):
+    """The bundle that was named does not serve the model; ``details["compatible_bundles"]`` lists those that do."""
+
+    code = "BUNDLE_ROUTING_CONFLICT"
+    status = 409
+
+
 class PoolCapacityError(InvalidInputError):
     """The pool can have no worker that serves this model: its bundle or machine profile is another."""
 
@@ -172,6 +188,12 @@ class ModelNotFoundError(NotFoundError):
     """No model of that name; ``details["nearest"]`` lists close names."""
 
     code = "MODEL_NOT_FOUND"
+
+
+class BundleNotFoundError(NotFoundError):
+    """No bundle of that name; ``details["bundles"]`` lists those there are."""
+
+    code = "BUNDLE_NOT_FOUND"
 
 
 class JobNotFoundError(NotFoundError):

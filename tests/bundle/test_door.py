@@ -179,7 +179,7 @@ async def test_an_event_whose_body_is_not_of_its_operation_is_refused(bundle: Bu
         (EVENT | {"ce-type": "dev.sie.encode.v1"}, "ce-model"),
         (EVENT | {"ce-type": "dev.sie.invent.v1", "ce-model": MODEL}, "ce-type"),
         # Senders of events come again after a 404, and the model will still not be there.
-        (EVENT | {"ce-type": "dev.sie.encode.v1", "ce-model": "nope"}, "model"),
+        (EVENT | {"ce-type": "dev.sie.encode.v1", "ce-model": "nope"}, "ce-model"),
     ],
 )
 async def test_what_is_no_inference_event_is_refused(bundle: Bundle, headers: dict[str, str], field: str) -> None:

@@ -18,6 +18,7 @@ from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.quantize import quantize
 from sie_bundle.operations.tokens import augmented, kept, marked
+from sie_config import runtime_options
 from sie_config.model_spec import ModelSpec, Multivector
 from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
@@ -28,8 +29,6 @@ from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage
 if TYPE_CHECKING:
     from sie_bundle.engine.model import Model  # brings torch
     from sie_bundle.operations.muvera import Muvera
-
-OPTIONS = ("is_query", "overflow_policy", "max_seq_length", "normalize", "dimensions", "output_types", "muvera")
 
 
 def parse(body: bytes) -> EncodeRequest:
@@ -45,7 +44,7 @@ def plan(model: Model, request: EncodeRequest) -> Plan:
         InputTooLongError: a text over the limit with ``overflow_policy="error"``.
     """
     spec, params = model.spec, request.params
-    options = Options(params.options, OPTIONS, "params.options")
+    options = Options(params.options, runtime_options.ENCODE, "params.options")
     wanted = wire_outputs.wanted(request, spec.id, spec.outputs)
     is_query = options.flag("is_query")
     fde = _muvera(spec, options) if options.given("muvera") is not None and "dense" in wanted else None

@@ -14,6 +14,7 @@ from sie_bundle.operations import classification, entailment
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
+from sie_config import runtime_options
 from sie_config.model_spec import Extract
 from sie_sdk import replies, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
@@ -23,12 +24,6 @@ from sie_sdk.types import ExtractRequest, Timing, Usage
 
 if TYPE_CHECKING:
     from sie_bundle.engine.model import Model  # brings torch
-
-OPTIONS = {
-    "entities": ("threshold", "aggregation_strategy", "flat_ner", "max_seq_length"),
-    "classes": ("threshold", "top_k", "multi_label", "overflow_policy", "max_seq_length"),
-    "entailment": ("threshold", "top_k", "multi_label", "hypothesis_template", "overflow_policy", "max_seq_length"),
-}
 
 MAX_WINDOWS = 4096
 """Windows of one request: two million tokens at 512 each, and some 150 MB while it is computed."""
@@ -62,7 +57,7 @@ def plan(model: Model, request: ExtractRequest) -> Plan:
     for name in ("output_schema", "instruction"):
         if getattr(params, name):
             raise InvalidInputError(f"{spec.id} takes no {name}.", field=f"params.{name}", hint="Leave it out.")
-    options = Options(params.options, OPTIONS[task.kind], "params.options")
+    options = Options(params.options, runtime_options.EXTRACT[task.kind], "params.options")
     return {"entities": _entities, "classes": _classes, "entailment": _entailment}[task.kind](
         model, request, task, options
     )

@@ -18,6 +18,7 @@ from sie_bundle.operations.maxsim import maxsim
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept
+from sie_config import runtime_options
 from sie_config.model_spec import Multivector, Score
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
@@ -26,7 +27,6 @@ from sie_sdk.types import Item, ScoreRequest, Timing, Usage
 if TYPE_CHECKING:
     from sie_bundle.engine.model import Model  # brings torch
 
-OPTIONS = ("overflow_policy", "max_seq_length", "activation", "instruction")
 ACTIVATIONS = ("none", "sigmoid")
 
 
@@ -43,7 +43,7 @@ def plan(model: Model, request: ScoreRequest) -> Plan:
         InputTooLongError: a pair over the limit with ``overflow_policy="error"``.
     """
     spec = model.spec
-    options = Options(request.options, OPTIONS, "options")
+    options = Options(request.options, runtime_options.SCORE, "options")
     if (task := spec.tasks.score) is None:
         raise InvalidInputError(
             f"{spec.id} does not score.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."

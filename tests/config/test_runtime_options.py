@@ -1,0 +1,147 @@
+"""What a profile adds to a request, and what it leaves alone; and what of it is refused with the catalogue."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_config import model_spec, runtime_options
+from sie_config.model_spec import Profile
+from sie_config.runtime_options import with_profile
+from sie_sdk.errors import ConfigurationError, InvalidInputError, UnknownProfileError
+from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest
+from sie_sdk.wire import Request
+from tests.ingress.conftest import EVERYTHING, SPEC, TAGGER
+
+ITEMS = [Item("a")]
+COMPACT = {
+    "output_dtype": "int8",
+    "output_types": ["dense"],
+    "normalize": False,
+    "activation": "sigmoid",
+    "threshold": 0.5,
+}
+MODEL = msgspec.structs.replace(
+    EVERYTHING, tasks=msgspec.structs.replace(EVERYTHING.tasks, extract=TAGGER.tasks.extract)
+)
+PROFILED = msgspec.structs.replace(MODEL, profiles={"compact": Profile(COMPACT), "plain": Profile()})
+CHOSEN = PROFILED.with_profile("compact")
+
+
+def encode(**params: object) -> EncodeRequest:
+    return EncodeRequest(ITEMS, msgspec.convert(params, EncodeParams))
+
+
+def test_a_request_without_a_profile_is_the_same_object() -> None:
+    request = encode(options={"normalize": True})
+    assert with_profile(request, MODEL) is request
+    assert with_profile(request, PROFILED) is request
+
+
+def test_each_operation_gets_those_of_the_profile_s_options_that_it_reads() -> None:
+    assert with_profile(encode(), CHOSEN) == encode(
+        output_types=["dense"], output_dtype="int8", options={"normalize": False}
+    )
+    assert with_profile(ScoreRequest(ITEMS[0], ITEMS), CHOSEN) == ScoreRequest(
+        ITEMS[0], ITEMS, options={"activation": "sigmoid"}
+    )
+    assert with_profile(ExtractRequest(ITEMS), CHOSEN) == ExtractRequest(
+        ITEMS, ExtractParams(options={"threshold": 0.5})
+    )
+
+
+def test_the_request_s_own_options_go_before_the_profile_s() -> None:
+    own = {"output_types": ["sparse"], "output_dtype": "float16", "options": {"normalize": True, "is_query": True}}
+    assert with_profile(encode(**own), CHOSEN) == encode(**own)
+    in_options = encode(options={"output_types": ["sparse"], "normalize": True})
+    merged = with_profile(in_options, CHOSEN)
+    assert merged == encode(output_dtype="int8", options={"output_types": ["sparse"], "normalize": True})
+
+
+def test_a_profile_is_chosen_by_an_option_too_which_does_not_travel_on() -> None:
+    by_option = with_profile(encode(options={"profile": "Compact", "normalize": True}), PROFILED)
+    assert by_option == encode(output_types=["dense"], output_dtype="int8", options={"normalize": True})
+    assert with_profile(encode(options={"profile": "plain"}), CHOSEN) == encode()
+    assert with_profile(ScoreRequest(ITEMS[0], ITEMS, options={"profile": "plain"}), PROFILED).options is None  # type: ignore[union-attr]
+
+
+def test_the_default_profile_is_no_choice_and_does_not_travel_on_either() -> None:
+    assert with_profile(encode(options={"profile": "default"}), MODEL) == encode()
+    assert with_profile(encode(options={"profile": None}), MODEL) == encode()
+    assert with_profile(encode(options={"profile": "default"}), CHOSEN) == with_profile(encode(), CHOSEN)
+
+
+def test_a_model_s_own_default_profile_needs_no_choice() -> None:
+    spec = msgspec.structs.replace(PROFILED, default_profile="compact")
+    assert with_profile(encode(), spec) == with_profile(encode(), CHOSEN)
+
+
+@pytest.mark.parametrize("kind", ["encode", "score", "extract"])
+def test_an_unknown_profile_is_refused_by_the_field_that_chose_it(kind: str) -> None:
+    options = {"profile": "none"}
+    requests: dict[str, tuple[Request, str]] = {
+        "encode": (encode(options=options), "params.options.profile"),
+        "score": (ScoreRequest(ITEMS[0], ITEMS, options=options), "options.profile"),
+        "extract": (ExtractRequest(ITEMS, ExtractParams(options=options)), "params.options.profile"),
+    }
+    request, field = requests[kind]
+    with pytest.raises(UnknownProfileError) as refused:
+        with_profile(request, PROFILED)
+    assert refused.value.field == field
+    assert refused.value.details["profiles"] == ["default", "compact", "plain"]
+
+
+@given(st.none() | st.integers() | st.lists(st.text()) | st.dictionaries(st.text(), st.text()))
+def test_a_profile_that_is_no_name_is_refused(value: object) -> None:
+    if value is None:
+        return
+    with pytest.raises(InvalidInputError, match="not a string"):
+        with_profile(encode(options={"profile": value}), PROFILED)
+
+
+NAMES = st.sampled_from(sorted(runtime_options.KNOWN - {"output_types", "output_dtype", "instruction"}))
+
+
+@given(st.dictionaries(NAMES, st.booleans()), st.dictionaries(NAMES, st.booleans()))
+def test_merged_options_are_the_request_s_own_and_nothing_that_the_operation_does_not_read(
+    profile: dict[str, bool], own: dict[str, bool]
+) -> None:
+    spec = msgspec.structs.replace(MODEL, profiles={"p": Profile(profile)})
+    merged = with_profile(encode(options={**own, "profile": "p"}), spec)
+    assert isinstance(merged, EncodeRequest)
+    options = merged.params.options or {}
+    assert own.items() <= options.items()
+    added = options.keys() - own.keys()
+    assert added == {name for name in profile if name in runtime_options.ENCODE and name not in own}
+
+
+def document(**changed: object) -> dict[str, object]:
+    written = msgspec.to_builtins(SPEC)
+    return {**written, **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"profiles": {"fast": {"options": {"speed": 1}}}}, "profiles.fast.options.speed: unknown option"),
+        ({"profiles": {"fast": {"options": {"output_dtype": "int3"}}}}, "profiles.fast.options.output_dtype: Invalid"),
+        ({"profiles": {"fast": {"dims": 1}}}, "profiles"),
+        ({"profiles": {"Fast One": {}}}, "profiles"),
+        ({"default_profile": "fast"}, "default_profile: fast is not among the profiles"),
+        ({"default_profile": "fast", "profiles": {"fast": {}, "default": {}}}, "profiles.default: nothing chooses it"),
+    ],
+)
+def test_a_profile_that_could_never_be_used_is_refused_with_the_catalogue(
+    changed: dict[str, object], fault: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        model_spec.parse(document(**changed), origin="m.yaml")
+    assert fault in str(refused.value)
+
+
+def test_a_spec_with_profiles_is_read_and_can_be_a_key() -> None:
+    spec = model_spec.parse(document(profiles={"fast": {"options": {"normalize": False}}}), origin="m.yaml")
+    assert spec.profiles == {"fast": Profile({"normalize": False})}
+    assert {spec: 1}[spec.with_profile("default")] == 1
