@@ -54,6 +54,8 @@ class Work(msgspec.Struct, frozen=True):
     deadline: float | None = None
     """Seconds since the epoch after which nobody wants the answer."""
     traceparent: str | None = None
+    tracestate: str | None = None
+    """What vendors keep in the trace; there is none without a ``traceparent``."""
     priority: Priority = "interactive"
     tenant: str = ""
     """On whose behalf, for limits; empty when nobody said."""

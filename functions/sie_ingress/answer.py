@@ -1,6 +1,7 @@
 """From replies, jobs and errors to HTTP: status, headers, and the format the caller asked for.
 
-Owns the headers of every answer and the one place where an unknown exception becomes a fixed line.
+Owns the headers that say something about a result, a job or an error, and the one place where an unknown exception
+becomes a fixed line. What every answer carries is ``identity``.
 """
 
 from __future__ import annotations
@@ -8,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
-import re
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
 from sie_config.registry import Registry
+from sie_ingress import published
 from sie_ingress.metrics import Metrics
 from sie_sdk import refusals, replies, results, wire
 from sie_sdk.errors import InvalidInputError, MethodNotAllowedError, ModelNotFoundError, NotFoundError, SIEError
 from sie_sdk.results import Head
 from sie_sdk.types import JobStatus
-from sie_sdk.version import __version__
 
 log = logging.getLogger("sie.ingress")
 
@@ -36,7 +35,6 @@ _TIMES = {
     "X-Postprocessing-Time": "postprocessing_ms",
     "X-Total-Time": "total_ms",
 }
-_REQUEST_ID = re.compile(rb"[\w.:/+=-]{1,128}")
 
 
 class Answers:
@@ -50,9 +48,12 @@ class Answers:
         """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON.
 
         ``accept``: the format the caller asked for; ``own``: the one it wrote in.
+
+        Raises:
+            SIEError: the reply is one.
         """
         if reply.status >= 400:
-            return refuse(refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data))
+            raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
         media = wire.media_type(accept, own)
         body = reply.data
         if media == wire.JSON:
@@ -90,7 +91,7 @@ def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
         retry_after_s=round(retry_after, 1),
         message=f"Your job is queued; its answer is expected in about {retry_after:.0f} s.",
     )
-    headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": str(math.ceil(retry_after))}
+    headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": seconds(retry_after)}
     if held_s is not None:
         headers["Preference-Applied"] = f"wait={held_s:g}"
     return Response(replies.job_body(status), 202, headers, wire.JSON)
@@ -120,17 +121,27 @@ def refuse(error: SIEError, path: str = "") -> Response:
     """
     headers = {"X-SIE-Error-Code": error.code}
     if error.retry_after is not None:
-        headers["Retry-After"] = str(math.ceil(error.retry_after))  # whole seconds (RFC 9110, section 10.2.3)
+        headers["Retry-After"] = seconds(error.retry_after)
     if allowed := error.details.get("allowed"):
         headers["Allow"] = ", ".join(allowed)
     body = refusals.error_body(error, detail=path.startswith("/v1/pools"))
     return Response(body, error.status or 500, headers, wire.JSON)
 
 
+def refuse_in(scope: Scope, error: SIEError) -> Response:
+    """As `refuse`, in the words of the client that sent the request of ``scope``."""
+    return refuse(published.told(error) if published.asks(scope) else error, scope["path"])
+
+
+def seconds(retry_after: float) -> str:
+    """A ``Retry-After``, to the millisecond; ``identity`` rounds it up for those who read whole seconds."""
+    return f"{max(0.0, round(retry_after, 3)):g}"
+
+
 async def refuse_typed(request: Request, error: Exception) -> Response:
     """Exception handler for `SIEError`."""
     assert isinstance(error, SIEError)
-    return refuse(error, request.url.path)
+    return refuse_in(request.scope, error)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
@@ -160,32 +171,6 @@ async def refuse_unknown(request: Request, error: Exception) -> Response:
     for name, value in request.scope.get("sie.identity", ()):
         answer.headers[name.decode()] = value.decode()
     return answer
-
-
-class Identified:
-    """ASGI middleware: every answer carries ``X-Request-ID`` (the caller's, or a new one) and the server's version."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex().encode()
-        identity = [
-            (b"x-request-id", request_id),
-            (b"x-sie-request-id", request_id),
-            (b"x-sie-server-version", __version__.encode()),
-        ]
-        scope["sie.identity"] = identity
-
-        async def identified(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *identity]
-            await send(message)
-
-        return await self._app(scope, receive, identified)
 
 
 def json(value: object) -> Response:

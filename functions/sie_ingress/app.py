@@ -22,6 +22,7 @@ from sie_ingress.events import Events
 from sie_ingress.express import Express
 from sie_ingress.health import Health, page
 from sie_ingress.held import Held
+from sie_ingress.identity import Identified
 from sie_ingress.inference import Inference
 from sie_ingress.jobs import Jobs
 from sie_ingress.lanes import Lanes
@@ -86,7 +87,7 @@ def app(
             Route("/readyz", readiness.__call__, methods=["GET"]),
             Route("/metrics", metrics.page, methods=["GET"]),
         ],
-        middleware=[Middleware(Counted, metrics), Middleware(answer.Identified), Middleware(Express, inference.serve)],
+        middleware=[Middleware(Counted, metrics), Middleware(Identified), Middleware(Express, inference.serve)],
         exception_handlers={
             SIEError: answer.refuse_typed,
             HTTPException: answer.refuse_http,

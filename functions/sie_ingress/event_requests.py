@@ -19,9 +19,11 @@ from sie_broker.events.sinks import Sink
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
 from sie_config.registry import Registry
+from sie_ingress import trace_context
 from sie_ingress.inference import Asked, Checked, Inference
 from sie_ingress.submit import Holds
 from sie_ingress.terms import event_terms
+from sie_ingress.trace_context import Trace
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, NotFoundError, PayloadTooLargeError, SIEError
 from sie_sdk.wire import MediaType
 
@@ -63,14 +65,14 @@ class EventRequests:
         self.allowed = allowed
         self._max_bytes = max_bytes
 
-    async def check(self, event: CloudEvent, now: float, prefix: str = "", traceparent: str | None = None) -> Wanted:
+    async def check(self, event: CloudEvent, now: float, prefix: str = "", trace: Trace | None = None) -> Wanted:
         """Look into an event that came at ``now``; nothing is accepted yet.
 
         Args:
             event: it.
             now: seconds since the epoch.
             prefix: goes before the names of its attributes in errors: ``ce-``, or ``[3].`` in a batch.
-            traceparent: its request's; the event's own comes first.
+            trace: its request's; the event's own comes first.
 
         Raises:
             InvalidInputError, NotFoundError, DeadlineExceededError: it can never succeed as it is; names what is wrong.
@@ -83,9 +85,10 @@ class EventRequests:
         if to:
             self.allowed.check(to, f"{prefix}replyto")
         pool = exchange.extension(event, "pool")
-        traceparent = exchange.extension(event, "traceparent") or traceparent
+        own = trace_context.read([exchange.extension(event, "traceparent")], [exchange.extension(event, "tracestate")])
+        trace = own or trace
+        spec = self._registry.resolve(asked.model, f"{prefix}model")
         try:
-            spec = self._registry.resolve(asked.model)
             if len(asked.data) > self._max_bytes:
                 raise _too_large(self._max_bytes)
             checked = await self._inference.check(
@@ -98,7 +101,7 @@ class EventRequests:
                     id=own_id,
                     accepted=now,
                     headers={"x-sie-pool": pool},
-                    traceparent=traceparent,
+                    trace=trace,
                     cause=event.get_id(),
                     reply_to=subjects.sink(own_id) if to else None,
                 )
@@ -107,7 +110,7 @@ class EventRequests:
             error.field = _in_event(error, prefix)
             raise
         sizes = tuple(checked.sizes) if len(checked.sizes) > 1 else ()
-        sink = Sink(to=to, media=asked.media, sizes=sizes, traceparent=traceparent) if to else None
+        sink = Sink(to=to, media=asked.media, sizes=sizes, traceparent=trace and trace.parent) if to else None
         return Wanted(checked, asked.media, event.get_id(), sink)
 
     async def place(self, wanted: Wanted, hold_s: float = 0.0) -> Reply | Job:

@@ -7,7 +7,6 @@ no retry will mend, 429 and 503 for what one may. What an event is and how it is
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 
 import msgspec
@@ -22,6 +21,7 @@ from sie_ingress import answer
 from sie_ingress.answer import Answers
 from sie_ingress.body import read_body
 from sie_ingress.event_requests import EventRequests, Wanted
+from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_sdk import refusals, wire
@@ -54,8 +54,8 @@ class Events:
                         for place, event in enumerate(_few(events))
                     ],
                 )
-            trace = request.headers.get("traceparent")
-            wanted = await self._requests.check(events[0], time.time(), binding.prefix(request.headers), trace)
+            prefix, trace = binding.prefix(request.headers), trace_of(request.scope)
+            wanted = await self._requests.check(events[0], time.time(), prefix, trace)
             return await self._one(request, wanted)
         except SIEError as error:
             refused = answer.refuse(error)
@@ -81,7 +81,7 @@ class Events:
         whole = wanted.checked.whole
         headers = {
             "Location": f"/v1/jobs/{whole.id}",
-            "Retry-After": str(math.ceil(await self._lanes.retry_after(whole.lane))),
+            "Retry-After": answer.seconds(await self._lanes.retry_after(whole.lane)),
         }
         if held is not None and wanted.sink is None:
             headers["Preference-Applied"] = f"wait={held:g}"

@@ -34,5 +34,5 @@ class Express:
         try:
             response = await self._serve(operation, Request(scope, receive))  # type: ignore[arg-type]  # by the pattern
         except SIEError as error:
-            response = answer.refuse(error)
+            response = answer.refuse_in(scope, error)
         return await response(scope, receive, send)

@@ -20,6 +20,11 @@ class Held:
         self._left = False
         self._wakers: set[Callable[[], None]] = set()
 
+    @property
+    def left(self) -> bool:
+        """Whether nobody is held any more."""
+        return self._left
+
     def leave(self) -> None:
         """Let everybody go, now and from now on."""
         self._left = True

@@ -19,25 +19,23 @@ from sie_broker import clock
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id
 from sie_broker.records import Reply, Work
+from sie_config import runtime_options
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_ingress import answer, parts
+from sie_ingress import answer, parts, published
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.body import read_body
+from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.operations import CHECKS
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, Submitter, job_id
 from sie_ingress.terms import Terms, read_terms
+from sie_ingress.trace_context import Trace
 from sie_sdk import wire
-from sie_sdk.errors import (
-    DeadlineExceededError,
-    ProvisioningError,
-    QueueFullError,
-    RateLimitedError,
-)
+from sie_sdk.errors import DeadlineExceededError, ProvisioningError, QueueFullError, RateLimitedError
 from sie_sdk.types import Operation
 
 
@@ -55,7 +53,7 @@ class Asked(NamedTuple):
     """Seconds since the epoch."""
     headers: Mapping[str, str]
     """Those of its HTTP request, or what stands for them: they may name a pool."""
-    traceparent: str | None = None
+    trace: Trace | None = None
     cause: str | None = None
     reply_to: str | None = None
 
@@ -107,17 +105,18 @@ class Inference:
         media = wire.body_type(headers.get("content-type"))
         key = headers.get("idempotency-key")
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
-        trace = headers.get("traceparent")
+        trace = trace_of(request.scope)
         # In no variable: a large body is not to stay until the answer.
         body = read_body(request, self._settings.max_body_bytes)
         checked = await self.check(Asked(operation, spec, await body, media, terms, own_id, accepted, headers, trace))
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
-        reads_202 = "x-sie-sdk-version" not in headers
+        reads_202 = not published.asks(request.scope)
         if not reads_202:
             await self._refuse_cold(checked.whole)
+            holds = holds._replace(warm_s=min(holds.warm_s, published.HELD_S))
         outcome = await self.place(checked, holds)
         if isinstance(outcome, Job) and not reads_202:
-            raise DeadlineExceededError("The answer took longer than a request is held.", retry_after=5.0)
+            raise published.let_go(self._submitter.leaving)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
@@ -129,7 +128,8 @@ class Inference:
             InvalidInputError: it can never succeed as it is.
             UnavailableError: its pool is not ready.
         """
-        parsed = wire.PARSERS[asked.operation](asked.body, asked.media, limits=self._limits)
+        sent = wire.PARSERS[asked.operation](asked.body, asked.media, limits=self._limits)
+        parsed = runtime_options.with_profile(sent, asked.spec)
         CHECKS[asked.operation](parsed, asked.spec)
         split = parts.split(parsed, asked.spec)
         whole = Work(
@@ -140,7 +140,8 @@ class Inference:
             data=b"",
             time=asked.accepted,
             reply_to=asked.reply_to,
-            traceparent=asked.traceparent,
+            traceparent=asked.trace and asked.trace.parent,
+            tracestate=asked.trace and asked.trace.state,
             deadline=asked.terms.deadline,
             priority=asked.terms.priority_of(len(split)),
             tenant=asked.terms.tenant,
@@ -148,7 +149,8 @@ class Inference:
         )
         sizes = [len(part.items) for part in split]
         if len(split) == 1:
-            data = asked.body if asked.media == wire.MSGPACK else wire.request_body(split[0])
+            as_sent = asked.media == wire.MSGPACK and parsed is sent
+            data = asked.body if as_sent else wire.request_body(split[0])
             return Checked(whole, [msgspec.structs.replace(whole, data=data)], sizes)
         asked = asked._replace(body=b"")  # makes room for the parts
         works = [
@@ -161,7 +163,7 @@ class Inference:
         """Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again."""
         if not self._lanes.live(whole.lane):
             self._submitter.warm_up(whole.lane)
-            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.retry_after(whole.lane))
+            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.look_again_s(whole.lane))
 
     async def place(self, checked: Checked, holds: Holds) -> Reply | Job:
         """Submit what its tenant may submit; the answer, or the job it has become.

@@ -26,6 +26,8 @@ log = logging.getLogger("sie.ingress.lanes")
 
 SHORTEST_S, LONGEST_S = 1.0, 120.0
 """What a caller is told to wait at least and at most."""
+LOOK_S, LOOK_AT_MOST_S = 0.25, 5.0
+"""The same for one whose work is not queued: all that its next look costs is a small request."""
 
 Drained = Callable[[Lane, float], None]
 """Nothing waited in the lane at that time, in seconds since the epoch."""
@@ -128,6 +130,11 @@ class Lanes:
         if (status := self._statuses.get(lane)) is None:
             return expected_s(0, 1.0, live, cold_s)
         return expected_s(self._waiting(status), status.rate, live or status.wanted, cold_s)
+
+    async def look_again_s(self, lane: Lane) -> float:
+        """Seconds until a caller without a job should look whether the cold lane is up: half of what is left of its
+        start, so that neither an early nor a late worker is waited for much longer than it takes."""
+        return min(LOOK_AT_MOST_S, max(LOOK_S, await self._cold_starts.left_s(lane) / 2))
 
     def _waiting(self, status: LaneStatus) -> int:
         """What waits; nothing, when that was long ago: a leader that is gone says nothing any more."""

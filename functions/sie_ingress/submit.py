@@ -123,6 +123,11 @@ class Submitter:
             return await self._ask(work, digest, hold_s, remember=holds.key is not None)
         return await self._queue(work, digest, hold_s, warm)
 
+    @property
+    def leaving(self) -> bool:
+        """Whether this ingress holds no request any more."""
+        return self._held.left
+
     def warm_up(self, lane: Lane) -> None:
         """Ask for a worker without queueing anything."""
         self._lanes.woken(lane)

@@ -159,6 +159,7 @@ _WORK: Schema = {
     "causationid": _TEXT,
     "dataref": _DATAREF,
     "traceparent": _TRACE,
+    "tracestate": {"type": "string"},
 }
 # An integer, which binary mode makes a text.
 _STATUS: Schema = {"type": ["integer", "string"], "minimum": 200, "maximum": 599, "pattern": "^[2-5][0-9]{2}$"}

@@ -27,6 +27,7 @@ works = st.builds(
     reply_to=st.none() | names,
     deadline=st.none() | times,
     traceparent=st.none() | names,
+    tracestate=st.none() | names,
     priority=st.sampled_from(PRIORITIES),
     tenant=st.just("") | names,
     cause=st.none() | names,

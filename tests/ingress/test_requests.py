@@ -147,7 +147,7 @@ async def test_published_clients_get_503_and_nothing_is_queued_while_cold(desk: 
     answer = await desk.encode("old", X_SIE_SDK_Version="0.10.1")
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == answer.headers["x-sie-error-code"] == "PROVISIONING"
-    assert float(answer.headers["retry-after"]) >= 1
+    assert float(answer.headers["retry-after"]) > 0
     assert await desk.broker.backlog() == {}
 
 

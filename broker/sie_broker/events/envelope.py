@@ -54,6 +54,8 @@ def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
         headers["ce-dataref"] = escape(work.dataref)
     if work.traceparent is not None:
         headers["ce-traceparent"] = escape(work.traceparent)
+    if work.tracestate is not None:
+        headers["ce-tracestate"] = escape(work.tracestate)
     return headers, work.data
 
 
@@ -79,6 +81,7 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
             reply_to=_optional(headers, "ce-replyto"),
             deadline=_epoch(headers["ce-expirytime"]) if "ce-expirytime" in headers else None,
             traceparent=_optional(headers, "ce-traceparent"),
+            tracestate=_optional(headers, "ce-tracestate"),
             priority=_priority(headers.get("ce-priority", "interactive")),
             tenant=unquote(headers.get("ce-tenant", "")),
             cause=_optional(headers, "ce-causationid"),
