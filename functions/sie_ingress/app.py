@@ -28,6 +28,7 @@ from sie_ingress.jobs import Jobs
 from sie_ingress.lanes import Lanes
 from sie_ingress.metrics import Counted, Metrics
 from sie_ingress.models import Models
+from sie_ingress.openapi.routes import OpenApi
 from sie_ingress.operations import CHECKS
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
@@ -50,7 +51,7 @@ class Readiness:
     async def __call__(self, request: Request) -> Response:
         if not self.ready:
             raise UnavailableError("Not ready.", retry_after=1.0)
-        return Response(b"ok")
+        return Response(b"ok", media_type="text/plain")
 
 
 def app(
@@ -86,6 +87,7 @@ def app(
             Route("/health", Health(lanes, registry).__call__, methods=["GET"]),
             Route("/readyz", readiness.__call__, methods=["GET"]),
             Route("/metrics", metrics.page, methods=["GET"]),
+            *OpenApi(registry, settings).routes(),
         ],
         middleware=[Middleware(Counted, metrics), Middleware(Identified), Middleware(Express, inference.serve)],
         exception_handlers={

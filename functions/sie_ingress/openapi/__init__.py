@@ -1,1 +1,1 @@
-"""The API as a document: ``GET /openapi.json`` and the page for people, ``GET /docs``. No request for work comes here."""
+"""The API as a document: ``GET /openapi.json`` and, for people, ``GET /docs``. No work comes this way."""

@@ -1,7 +1,7 @@
 """The JSON of replies that the server writes by hand, as records, so that their schemas can be made like all others.
 
-Owns nothing that runs: the forms are those of ``sie_sdk.replies``, ``sie_sdk.refusals`` and ``health``, and a test reads
-real replies by these schemas. Arrays are lists of numbers here; in msgpack they are maps with binary keys.
+Owns nothing that runs: the forms are those of ``sie_sdk.replies`` and ``sie_sdk.refusals``, and a test holds real
+replies against them. Arrays are lists of numbers here; in msgpack they are maps with binary keys.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ name), JSON Schema (``schemas``), the document they become (``document``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -19,7 +20,7 @@ BOTH = (wire.JSON, wire.MSGPACK)
 ONLY_JSON = (wire.JSON,)
 
 Said: TypeAlias = type | Any
-"""A type msgspec knows, for its JSON Schema; ``Annotated`` and unions are no ``type``."""
+"""What msgspec can make a JSON Schema of, or a tuple of such: one of them."""
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -81,8 +82,9 @@ class Example(msgspec.Struct, frozen=True):
 class Operation(msgspec.Struct, frozen=True):
     """One method of one route. ``id`` names it in generated clients; ``errors`` are all it may be refused with.
 
-    ``error_kind``: the type of an error's body, where it is not `ErrorReply`'s. ``socket``: a websocket, whose messages
-    ``description`` tells of.
+    ``error_kind``: the type of an error's body, where it is not `ErrorReply`'s; ``error_others``: in further formats;
+    ``status_of``: the status that answers an error of a status. ``socket``: a websocket, whose messages ``description``
+    tells of.
     """
 
     id: str
@@ -94,6 +96,8 @@ class Operation(msgspec.Struct, frozen=True):
     replies: tuple[Reply, ...] = ()
     errors: tuple[type[SIEError], ...] = ()
     error_kind: Said | None = None
+    error_others: dict[str, Said] = {}
+    status_of: Callable[[int], int] = int
     examples: tuple[Example, ...] = ()
     socket: bool = False
 
