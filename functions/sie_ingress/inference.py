@@ -109,7 +109,8 @@ class Inference:
         # In no variable: a large body is not to stay until the answer.
         body = read_body(request, self._settings.max_body_bytes)
         checked = await self.check(Asked(operation, spec, await body, media, terms, own_id, accepted, headers, trace))
-        holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key)
+        # `Prefer: wait=0` asks for a job, even where the answer is known already.
+        holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key, held != 0)
         reads_202 = not published.asks(request.scope)
         if not reads_202:
             await self._refuse_cold(checked.whole)

@@ -9,6 +9,8 @@ Everything public is here; ``wire``, ``replies``, ``outputs`` and ``settings`` a
 
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import (
+    BundleConflictError,
+    BundleNotFoundError,
     CancelledByCallerError,
     ConfigurationError,
     ConnectionFailedError,
@@ -40,10 +42,12 @@ from sie_sdk.errors import (
     StartFailedError,
     UnavailableError,
     UnexpectedReplyError,
+    UnknownProfileError,
     UnsupportedMediaTypeError,
     WeightsUnavailableError,
     WorkExhaustedError,
 )
+from sie_sdk.jobs import AsyncJob, Job
 from sie_sdk.pools import AssignedWorker, PoolInfo, PoolSpec, PoolStatus
 from sie_sdk.types import (
     Classification,
@@ -52,6 +56,7 @@ from sie_sdk.types import (
     ExtractFailure,
     ExtractResult,
     Item,
+    JobStatus,
     ModelInfo,
     OutputDtype,
     OutputType,
@@ -67,6 +72,9 @@ from sie_sdk.version import __version__
 
 __all__ = [
     "AssignedWorker",
+    "AsyncJob",
+    "BundleConflictError",
+    "BundleNotFoundError",
     "CancelledByCallerError",
     "Classification",
     "ConfigurationError",
@@ -82,7 +90,9 @@ __all__ = [
     "InputTooLongError",
     "InvalidInputError",
     "Item",
+    "Job",
     "JobNotFoundError",
+    "JobStatus",
     "MethodNotAllowedError",
     "ModelInfo",
     "ModelLoadFailedError",
@@ -119,6 +129,7 @@ __all__ = [
     "Timing",
     "UnavailableError",
     "UnexpectedReplyError",
+    "UnknownProfileError",
     "UnsupportedMediaTypeError",
     "WeightsUnavailableError",
     "WorkExhaustedError",

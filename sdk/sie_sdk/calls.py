@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from sie_sdk import results, wire
 from sie_sdk.effects import Call, Patience, Reply, Send, Terms
 from sie_sdk.errors import InvalidInputError, UnexpectedReplyError
@@ -19,10 +21,8 @@ from sie_sdk.settle import read, settle
 from sie_sdk.types import (
     EncodeParams,
     EncodeRequest,
-    EncodeResult,
     ExtractParams,
     ExtractRequest,
-    ExtractResult,
     Item,
     ModelInfo,
     Operation,
@@ -35,22 +35,29 @@ from sie_sdk.version import __version__
 
 T = TypeVar("T")
 
-DEFAULT_TERMS = Terms()
+
+class Order(msgspec.Struct, frozen=True):
+    """What a call asks for, whatever its items are: the request without them, and how it is sent."""
+
+    operation: Operation
+    model: str
+    blank: wire.Request
+    patience: Patience
+    terms: Terms
 
 
 def encode(
     model: str,
-    items: Sequence[Item | str],
     patience: Patience,
+    terms: Terms,
     *,
     output_types: Sequence[OutputType] | None = None,
     instruction: str | None = None,
     output_dtype: OutputDtype | None = None,
     is_query: bool | None = None,
     options: Mapping[str, Any] | None = None,
-    terms: Terms = DEFAULT_TERMS,
-) -> Call[list[EncodeResult]]:
-    """``POST /v1/encode/{model}``: one result per item, in their order."""
+) -> Order:
+    """For ``POST /v1/encode/{model}``: one result per item, in their order."""
     options = dict(options or {}) | ({} if is_query is None else {"is_query": is_query})
     params = EncodeParams(
         output_types=None if output_types is None else list(output_types),
@@ -58,49 +65,87 @@ def encode(
         output_dtype=output_dtype,
         options=options or None,
     )
-    request = EncodeRequest(_items(items), params)
-    return (yield from _infer("encode", model, request, patience, terms, results.read_encode, len))
+    return Order("encode", model, EncodeRequest([], params), patience, terms)
 
 
 def score(
     model: str,
-    query: Item | str,
-    items: Sequence[Item | str],
     patience: Patience,
+    terms: Terms,
     *,
+    query: Item | str,
     instruction: str | None = None,
     options: Mapping[str, Any] | None = None,
-    terms: Terms = DEFAULT_TERMS,
-) -> Call[ScoreResult]:
-    """``POST /v1/score/{model}``: every item against the query, best first."""
-    request = ScoreRequest(_item("query", query), _items(items), instruction, dict(options or {}) or None)
-
-    def count(result: ScoreResult) -> int:
-        return len(result.scores)
-
-    return (yield from _infer("score", model, request, patience, terms, results.read_score, count))
+) -> Order:
+    """For ``POST /v1/score/{model}``: every item against the query, best first."""
+    blank = ScoreRequest(_item("query", query), [], instruction, dict(options or {}) or None)
+    return Order("score", model, blank, patience, terms)
 
 
 def extract(
     model: str,
-    items: Sequence[Item | str],
     patience: Patience,
+    terms: Terms,
     *,
     labels: Sequence[str] | None = None,
     output_schema: Mapping[str, Any] | None = None,
     instruction: str | None = None,
     options: Mapping[str, Any] | None = None,
-    terms: Terms = DEFAULT_TERMS,
-) -> Call[list[ExtractResult]]:
-    """``POST /v1/extract/{model}``: one result per item, in their order."""
+) -> Order:
+    """For ``POST /v1/extract/{model}``: one result per item, in their order."""
     params = ExtractParams(
         labels=None if labels is None else list(labels),
         output_schema=None if output_schema is None else dict(output_schema),
         instruction=instruction,
         options=dict(options or {}) or None,
     )
-    request = ExtractRequest(_items(items), params)
-    return (yield from _infer("extract", model, request, patience, terms, results.read_extract, len))
+    return Order("extract", model, ExtractRequest([], params), patience, terms)
+
+
+ORDERS: dict[Operation, Callable[..., Order]] = {"encode": encode, "score": score, "extract": extract}
+"""How the order for each operation is made of a call's keywords."""
+
+
+def ask(order: Order, items: Sequence[Item | str]) -> Call[Any]:
+    """One request for ``items``; returns its result."""
+    send = request(order, items)
+    reply: Reply = yield from settle(send, order.patience)
+    return answer(order.operation, reply, len(items))
+
+
+def request(order: Order, items: Sequence[Item | str]) -> Send:
+    """The request that asks for ``items``.
+
+    Raises:
+        InvalidInputError: it cannot be sent.
+    """
+    headers = request_headers(wire.MSGPACK) | {"Content-Type": wire.MSGPACK} | order.terms.headers()
+    # The same on every try, so that a request whose reply was lost is not computed twice.
+    headers.setdefault("Idempotency-Key", fresh_key())
+    body = wire.request_body(msgspec.structs.replace(order.blank, items=_items(items)))
+    return Send("POST", _path(order.operation, order.model), headers, body, order.patience.timeout_s)
+
+
+def answer(operation: Operation, reply: Reply, asked: int | None = None) -> Any:
+    """The result in a reply of ``operation`` to ``asked`` items.
+
+    Raises:
+        UnexpectedReplyError: it is none, or of another number of items.
+    """
+    result = read(reply, lambda body, _: _READERS[operation](body))
+    answered = len(result.scores if isinstance(result, ScoreResult) else result)
+    if asked is not None and answered != asked:
+        raise UnexpectedReplyError(
+            f"{answered} results came back for {asked} items.", request_id=reply.headers.get("x-request-id")
+        )
+    return result
+
+
+_READERS: dict[Operation, Callable[[bytes], Any]] = {
+    "encode": results.read_encode,
+    "score": results.read_score,
+    "extract": results.read_extract,
+}
 
 
 def first(call: Call[list[T]]) -> Call[T]:
@@ -125,29 +170,6 @@ def fresh_key() -> str:
     noise = int.from_bytes(os.urandom(10))
     noise = noise & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
     return f"{time.time_ns() // 1_000_000 << 80 | noise:032x}"
-
-
-def _infer(
-    operation: Operation,
-    model: str,
-    request: wire.Request,
-    patience: Patience,
-    terms: Terms,
-    reader: Callable[[bytes], T],
-    count: Callable[[T], int],
-) -> Call[T]:
-    headers = request_headers(wire.MSGPACK) | {"Content-Type": wire.MSGPACK} | terms.headers()
-    # The same on every try, so that a request whose reply was lost is not computed twice.
-    headers.setdefault("Idempotency-Key", fresh_key())
-    send = Send("POST", _path(operation, model), headers, wire.request_body(request), patience.timeout_s)
-    reply: Reply = yield from settle(send, patience)
-    result = read(reply, lambda body, _: reader(body))
-    if (answered := count(result)) != len(request.items):
-        raise UnexpectedReplyError(
-            f"{answered} results came back for {len(request.items)} items.",
-            request_id=reply.headers.get("x-request-id"),
-        )
-    return result
 
 
 def request_headers(accept: str) -> dict[str, str]:

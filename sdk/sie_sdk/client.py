@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from sie_sdk.effects import Call, Server
 from sie_sdk.errors import ConfigurationError
+from sie_sdk.job_methods import JobMethods
+from sie_sdk.jobs import AsyncJob, Job
 from sie_sdk.methods import Http, Methods
 from sie_sdk.pool_methods import PoolKeywords, PoolMethods, pool_spec
 from sie_sdk.types import Progress
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 
 
-class _Client(Methods[Http], PoolMethods[Http]):
+class _Client(Methods[Http], JobMethods[Http], PoolMethods[Http]):
     def __init__(
         self,
         base_url: str | None = None,
@@ -54,13 +56,13 @@ class _Client(Methods[Http], PoolMethods[Http]):
         if not url.startswith(("http://", "https://")):
             raise ConfigurationError(f"base_url {url!r} has no scheme.", field="base_url", hint=f"Write http://{url}.")
         key = api_key or os.environ.get("SIE_API_KEY")
-        behalf = tenant or os.environ.get("SIE_TENANT")
-        self._server = Server(
-            url, ({"Authorization": f"Bearer {key}"} if key else {}) | ({"X-SIE-Tenant": behalf} if behalf else {})
-        )
+        self._tenant = tenant or os.environ.get("SIE_TENANT")
+        told = {"Authorization": key and f"Bearer {key}", "X-SIE-Tenant": self._tenant}
+        self._server = Server(url, {name: value for name, value in told.items() if value})
         self._pool = pool
         self._timeout_s = timeout_s
         self._max_connections = max_connections
+        self._keeps_alive = True
         self._own_http: Http | None = http_client
         self._pools: dict[int, Http] = {}
         self._closed = False
@@ -71,7 +73,12 @@ class _Client(Methods[Http], PoolMethods[Http]):
         """The server's URL, without a final slash."""
         return self._server.base_url
 
-    def _http(self, make: Callable[[int], Http]) -> Http:
+    @property
+    def tenant(self) -> str | None:
+        """On whose behalf it calls."""
+        return self._tenant
+
+    def _http(self, make: Callable[[int, bool], Http]) -> Http:
         if self._closed:
             raise ConfigurationError("This client is closed.", hint="Make a new one, or leave its `with` block later.")
         if self._own_http is not None:
@@ -79,7 +86,7 @@ class _Client(Methods[Http], PoolMethods[Http]):
         # A child process must not write to its parent's connections, so each process opens its own pool. Threads may
         # race to the first use: setdefault keeps one pool, and one that was never used holds nothing open.
         pid = os.getpid()
-        return self._pools.get(pid) or self._pools.setdefault(pid, make(self._max_connections))
+        return self._pools.get(pid) or self._pools.setdefault(pid, make(self._max_connections, self._keeps_alive))
 
     def _take_pool(self) -> Http | None:
         self._closed = True
@@ -119,6 +126,9 @@ class SIEClient(_Client["httpx.Client"]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _job(self, *fields: Any) -> Job[Any]:
+        return Job(self, *fields)
+
     def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
         from sie_sdk import transport
 
@@ -152,6 +162,9 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _job(self, *fields: Any) -> AsyncJob[Any]:
+        return AsyncJob(self, *fields)
 
     async def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
         from sie_sdk import transport

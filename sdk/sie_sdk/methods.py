@@ -144,17 +144,17 @@ class Methods(Generic[Http]):
             SIEError: anything else; the whole tree is in ``sie_sdk.errors``.
         """
         many = [items] if isinstance(items, (str, Item)) else items
-        call = calls.encode(
+        order = calls.encode(
             model,
-            many,
             Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
+            Terms(idempotency_key, priority, expire_s, pool or self._pool),
             output_types=output_types,
             instruction=instruction,
             output_dtype=output_dtype,
             is_query=is_query,
             options=options,
-            terms=Terms(idempotency_key, priority, expire_s, pool or self._pool),
         )
+        call = calls.ask(order, many)
         return self._run(call if many is items else calls.first(call), progress)
 
     @overload
@@ -197,16 +197,15 @@ class Methods(Generic[Http]):
             A :class:`ScoreResult`. Each of its ``scores`` names its item by ``index`` and by ``item_id``, the item's
             own id or ``item-{index}``.
         """
-        call = calls.score(
+        order = calls.score(
             model,
-            query,
-            [items] if isinstance(items, (str, Item)) else items,
             Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
+            Terms(idempotency_key, priority, expire_s, pool or self._pool),
+            query=query,
             instruction=instruction,
             options=options,
-            terms=Terms(idempotency_key, priority, expire_s, pool or self._pool),
         )
-        return self._run(call, progress)
+        return self._run(calls.ask(order, [items] if isinstance(items, (str, Item)) else items), progress)
 
     @overload
     def extract(  # type: ignore[overload-overlap]
@@ -259,16 +258,16 @@ class Methods(Generic[Http]):
             ``end`` count characters of its item's text.
         """
         many = [items] if isinstance(items, (str, Item)) else items
-        call = calls.extract(
+        order = calls.extract(
             model,
-            many,
             Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
+            Terms(idempotency_key, priority, expire_s, pool or self._pool),
             labels=labels,
             output_schema=output_schema,
             instruction=instruction,
             options=options,
-            terms=Terms(idempotency_key, priority, expire_s, pool or self._pool),
         )
+        call = calls.ask(order, many)
         return self._run(call if many is items else calls.first(call), progress)
 
     @overload

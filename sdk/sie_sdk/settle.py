@@ -20,6 +20,7 @@ from sie_sdk.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
     ProvisioningError,
+    QueueUnavailableError,
     SIEError,
     UnavailableError,
     UnexpectedReplyError,
@@ -41,8 +42,10 @@ GRACE_S = 10.0
 """How much longer than the asked hold a reply may take."""
 
 
-def settle(request: Send, patience: Patience) -> Call[Reply]:
+def settle(request: Send, patience: Patience, *, until_queued: bool = False) -> Call[Reply]:
     """Send ``request`` until it has a final reply: follow the job of a 202, try again on 503, 429 and no connection.
+
+    ``until_queued``: a 202 is final too.
 
     Raises:
         SIEError: the server's final error, or with ``wait_for_capacity=False`` its first "not now".
@@ -50,20 +53,34 @@ def settle(request: Send, patience: Patience) -> Call[Reply]:
         CancelledByCallerError: ``cancel`` was set; likewise.
         UnexpectedReplyError: a reply does not follow the protocol.
     """
-    return _Errand(request, patience).run()
+    return _Errand(request, patience, until_queued=until_queued).run()
+
+
+def follow(job: str, look: Send, patience: Patience) -> Call[Reply]:
+    """The final reply of a job that was queued before; ``look`` asks for it. Raises as :func:`settle`."""
+    return _Errand(look, patience, job=job).run()
+
+
+def is_of_the_server(error: SIEError) -> bool:
+    """Whether a job's look failed because the server could not answer; any other error is what became of the job."""
+    # Its subclasses may be a job's own outcome: a worker had no memory for it, or could not load the model in time.
+    return type(error) in (UnavailableError, QueueUnavailableError)
 
 
 class _Errand:
     """The state of one :func:`settle`: when it began, the job it follows and what it last heard."""
 
-    def __init__(self, request: Send, patience: Patience) -> None:
+    def __init__(
+        self, request: Send, patience: Patience, *, until_queued: bool = False, job: str | None = None
+    ) -> None:
         self.request = request
         self.patience = patience
+        self.until_queued = until_queued
+        self.attached = self.following = job is not None
         self.started = self.sent = patience.now()
-        self.job: str | None = None
-        self.location = ""
-        self.following = False
-        self.heard = "the first reply"
+        self.job = job
+        self.location = request.path if job else ""
+        self.heard = f"job {job}" if job else "the first reply"
 
     def run(self) -> Call[Reply]:
         while True:
@@ -71,20 +88,19 @@ class _Errand:
             try:
                 reply: Reply = yield self._next_request()
             except ConnectionFailedError as error:
-                error.request_id = self.request.headers["X-Request-ID"]
                 yield from self._pause_after(error, "unreachable")
                 continue
-            if reply.status == 202:
+            if reply.status == 202 and not self.until_queued:
                 yield from self._follow(reply)
             elif 200 <= reply.status < 300:
                 yield self._report("done")
                 return reply
             else:
                 refusal = refusals.read_error(reply.status, reply.headers, reply.body)
-                if not isinstance(refusal, UnavailableError):
+                if not isinstance(refusal, UnavailableError) or (self.attached and not is_of_the_server(refusal)):
                     raise refusal
                 # A job's result too may be an error that passes; the request itself, repeated, has it done anew.
-                self.following = False
+                self.following = self.attached
                 yield from self._pause_after(refusal, "retrying")
 
     def _next_request(self) -> Send:

@@ -28,14 +28,14 @@ CANCEL_CHECK_S = 0.05
 Listener = Callable[[Progress], object] | None
 
 
-def sync_pool(max_connections: int) -> httpx.Client:
-    """A pool of at most ``max_connections`` connections for :func:`run`."""
-    return httpx.Client(limits=_limits(max_connections))
+def sync_pool(max_connections: int, keep_alive: bool) -> httpx.Client:
+    """A pool of at most ``max_connections`` connections for :func:`run`, each for one request or for many."""
+    return httpx.Client(limits=_limits(max_connections, keep_alive))
 
 
-def async_pool(max_connections: int) -> httpx.AsyncClient:
-    """A pool of at most ``max_connections`` connections for :func:`run_async`."""
-    return httpx.AsyncClient(limits=_limits(max_connections))
+def async_pool(max_connections: int, keep_alive: bool) -> httpx.AsyncClient:
+    """:func:`sync_pool` for :func:`run_async`."""
+    return httpx.AsyncClient(limits=_limits(max_connections, keep_alive))
 
 
 def run(http: httpx.Client, server: Server, call: Call[T], listener: Listener) -> T:
@@ -51,7 +51,7 @@ def run(http: httpx.Client, server: Server, call: Call[T], listener: Listener) -
         try:
             match effect:
                 case Send():
-                    with _translated(server):
+                    with _translated(server, effect):
                         outcome = _reply(http.send(_request(http, server, effect)))
                 case Wait():
                     _pause(effect)
@@ -74,7 +74,7 @@ async def run_async(http: httpx.AsyncClient, server: Server, call: Call[T], list
         try:
             match effect:
                 case Send():
-                    with _translated(server):
+                    with _translated(server, effect):
                         outcome = _reply(await http.send(_request(http, server, effect)))
                 case Wait():
                     await _pause_async(effect)
@@ -110,8 +110,9 @@ async def _pause_async(wait: Wait) -> None:
         await asyncio.sleep(min(left, CANCEL_CHECK_S))
 
 
-def _limits(max_connections: int) -> httpx.Limits:
-    return httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+def _limits(max_connections: int, keep_alive: bool) -> httpx.Limits:
+    idle = max_connections if keep_alive else 0
+    return httpx.Limits(max_connections=max_connections, max_keepalive_connections=idle)
 
 
 def _request(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send) -> httpx.Request:
@@ -129,7 +130,17 @@ def _reply(response: httpx.Response) -> Reply:
 
 
 @contextmanager
-def _translated(server: Server) -> Iterator[None]:
+def _translated(server: Server, send: Send) -> Iterator[None]:
+    try:
+        with _errors_of_httpx(server):
+            yield
+    except SIEError as error:
+        error.request_id = send.headers.get("X-Request-ID")
+        raise
+
+
+@contextmanager
+def _errors_of_httpx(server: Server) -> Iterator[None]:
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError) as error:

@@ -83,6 +83,21 @@ async def test_a_warm_request_that_outlives_its_hold_becomes_a_job_and_is_comput
     assert len(desk.computed) == 1
 
 
+async def test_who_does_not_want_to_wait_gets_a_job_even_where_the_answer_is_known(desk: Desk) -> None:
+    async with desk.worker():
+        known = await desk.encode("known", Idempotency_Key="k")
+        for _ in range(2):
+            answer = await desk.encode("known", Idempotency_Key="k", Prefer="wait=0")
+            assert (answer.status_code, answer.headers["preference-applied"]) == (202, "wait=0")
+            job = await desk.client.get(answer.headers["location"], headers={"Prefer": "wait=10"})
+            assert job.json() == known.json()
+        assert len(desk.computed) == 1
+        other = await desk.encode("other", Prefer="wait=0")
+        assert other.status_code == 202
+        await desk.client.get(other.headers["location"], headers={"Prefer": "wait=10"})
+    assert len(desk.computed) == 2
+
+
 async def test_the_same_idempotency_key_is_one_job_while_cold(desk: Desk) -> None:
     first = await desk.encode("one", Idempotency_Key="k1")
     again = await desk.encode("one", Idempotency_Key="k1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,17 +25,28 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture(params=[SIEClient, SIEAsyncClient], ids=["sync", "async"])
-def call(request: pytest.FixtureRequest, server: ScriptedServer) -> Iterator[Callable[..., Any]]:
-    """``call("encode", ...)`` on a client of either kind, so that one test holds for both."""
+def finished(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
+    """``finished(client.encode(...))``: the result of either client, whether it is there or is to be awaited."""
     if request.param is SIEClient:
-        with SIEClient(server.url) as client:
-            yield lambda method, *args, **keywords: getattr(client, method)(*args, **keywords)
+        yield lambda result: result
         return
     with asyncio.Runner() as runner:
-        awaited = SIEAsyncClient(server.url)
+        yield lambda result: runner.run(_awaited(result)) if inspect.isawaitable(result) else result
 
-        async def run(method: str, *args: Any, **keywords: Any) -> Any:
-            return await getattr(awaited, method)(*args, **keywords)
 
-        yield lambda method, *args, **keywords: runner.run(run(method, *args, **keywords))
-        runner.run(awaited.close())
+@pytest.fixture
+def client(finished: Callable[[Any], Any], request: pytest.FixtureRequest, server: ScriptedServer) -> Iterator[Any]:
+    """A client of the kind that ``finished`` is for."""
+    made = request.node.callspec.params["finished"](server.url)
+    yield made
+    finished(made.close())
+
+
+@pytest.fixture
+def call(client: Any, finished: Callable[[Any], Any]) -> Callable[..., Any]:
+    """``call("encode", ...)`` on a client of either kind, so that one test holds for both."""
+    return lambda method, *args, **keywords: finished(getattr(client, method)(*args, **keywords))
+
+
+async def _awaited(result: Any) -> Any:
+    return await result

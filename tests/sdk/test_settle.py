@@ -207,7 +207,7 @@ def test_a_lost_connection_is_tried_again_on_the_post_and_on_the_job() -> None:
     assert world.states == ["unreachable", "provisioning", "unreachable", "done"]
 
 
-@pytest.mark.parametrize("failure", [ConnectionFailedError("reset"), refused(QueueFullError("full"))])
+@pytest.mark.parametrize("failure", [ConnectionFailedError("reset", request_id="r1"), refused(QueueFullError("full"))])
 def test_an_impatient_caller_gets_the_first_failure(failure: Reply | SIEError) -> None:
     world = World([failure])
     with pytest.raises((ConnectionFailedError, QueueFullError)) as caught:

@@ -6,7 +6,19 @@ import asyncio
 import threading
 from typing import assert_type
 
-from sie_sdk import EncodeResult, ExtractResult, Item, ModelInfo, PoolInfo, ScoreResult, SIEAsyncClient, SIEClient
+from sie_sdk import (
+    AsyncJob,
+    EncodeResult,
+    ExtractResult,
+    Item,
+    Job,
+    JobStatus,
+    ModelInfo,
+    PoolInfo,
+    ScoreResult,
+    SIEAsyncClient,
+    SIEClient,
+)
 
 
 def blocking(client: SIEClient) -> None:
@@ -20,6 +32,12 @@ def blocking(client: SIEClient) -> None:
     assert_type(client.score("m", Item(text="query"), ["one", Item(text="two")], instruction="i"), ScoreResult)
     assert_type(client.extract("m", "text"), ExtractResult)
     assert_type(client.extract("m", ["one", "two"], labels=["person"], options={"threshold": 0.5}), list[ExtractResult])
+    assert_type(client.submit("encode", "m", "text", output_dtype="int8"), Job[EncodeResult])
+    assert_type(client.submit("encode", "m", ["one"]).result(), list[EncodeResult])
+    assert_type(client.submit("score", "m", ["one"], query="query").result(deadline_s=5), ScoreResult)
+    assert_type(client.submit("extract", "m", ["one"], labels=["person"]), Job[list[ExtractResult]])
+    assert_type(client.job("id", "score").result(), ScoreResult)
+    assert_type(client.job("id").status(), JobStatus)
     assert_type(client.list_models(), list[ModelInfo])
     assert_type(client.get_model("m"), ModelInfo)
     assert_type(client.create_pool("p", {"cpu": 1}, minimum_worker_count=1), PoolInfo)
@@ -42,6 +60,11 @@ async def awaited(client: SIEAsyncClient) -> None:
     assert_type(await client.score("m", "query", ["one"]), ScoreResult)
     assert_type(await client.extract("m", "text"), ExtractResult)
     assert_type(await client.extract("m", ["one", "two"]), list[ExtractResult])
+    job = await client.submit("encode", "m", ["one"])
+    assert_type(job, AsyncJob[list[EncodeResult]])
+    assert_type(await job.result(), list[EncodeResult])
+    assert_type(await job.done(), bool)
+    assert_type(client.job("id", "extract"), AsyncJob[list[ExtractResult]])
     assert_type(await client.list_models(), list[ModelInfo])
     assert_type(await client.get_model("m"), ModelInfo)
     assert_type(await client.create_pool("p", {"cpu": 1}), PoolInfo)
@@ -61,6 +84,8 @@ def wrong(client: SIEClient) -> None:
     client.encode("m", "text", output_dtype="int3")  # type: ignore[call-overload]
     client.score("m", ["query"], ["one"])  # type: ignore[arg-type]
     client.extract("m", "text", labels=[3])  # type: ignore[list-item]
+    client.submit("score", "m", ["one"])  # type: ignore[call-overload]
+    client.submit("decode", "m", ["one"])  # type: ignore[call-overload]
     client.get_model(3)  # type: ignore[arg-type]
     client.create_pool("p", {"cpu": "one"})  # type: ignore[dict-item]
     client.pool("p", ttl="60")  # type: ignore[call-arg]

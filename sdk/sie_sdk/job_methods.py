@@ -1,0 +1,206 @@
+"""The public methods on jobs, each written and documented once, for the blocking and the awaiting client.
+
+Owns signatures and their documentation, as ``methods`` does for the others. What a job can do is ``jobs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+
+from sie_sdk import calls, jobs
+from sie_sdk.effects import Call, Cancel, Patience, Terms
+from sie_sdk.errors import InvalidInputError
+from sie_sdk.jobs import AsyncJob, Job
+from sie_sdk.types import (
+    EncodeResult,
+    ExtractResult,
+    Item,
+    Operation,
+    OutputDtype,
+    OutputType,
+    Priority,
+    Progress,
+    ScoreResult,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
+One: TypeAlias = Item | str
+Many: TypeAlias = Sequence[Item | str]
+Async: TypeAlias = Coroutine[Any, Any, T]
+Blocking: TypeAlias = "JobMethods[httpx.Client]"
+Awaited: TypeAlias = "JobMethods[httpx.AsyncClient]"
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The keywords of every ``submit``; ``encode`` documents them."""
+
+    instruction: str | None
+    options: Mapping[str, Any] | None
+    deadline_s: float
+    progress: Callable[[Progress], object] | None
+    cancel: Cancel | None
+    idempotency_key: str | None
+    priority: Priority | None
+    expire_s: float | None
+    pool: str | None
+
+
+class SubmitEncode(SubmitKeywords, total=False):
+    """The keywords of ``submit("encode", ...)``."""
+
+    output_types: Sequence[OutputType] | None
+    output_dtype: OutputDtype | None
+    is_query: bool | None
+
+
+class SubmitExtract(SubmitKeywords, total=False):
+    """The keywords of ``submit("extract", ...)``."""
+
+    labels: Sequence[str] | None
+    output_schema: Mapping[str, Any] | None
+
+
+class JobMethods(Generic[Http]):
+    """What both clients can do with jobs. The first reading of one item goes before that of many, as in ``Methods``."""
+
+    _timeout_s: float
+    _pool: str | None
+
+    @overload
+    def submit(  # type: ignore[overload-overlap]
+        self: Blocking, operation: Literal["encode"], model: str, items: One, **keywords: Unpack[SubmitEncode]
+    ) -> Job[EncodeResult]: ...
+    @overload
+    def submit(
+        self: Blocking, operation: Literal["encode"], model: str, items: Many, **keywords: Unpack[SubmitEncode]
+    ) -> Job[list[EncodeResult]]: ...
+    @overload
+    def submit(
+        self: Blocking,
+        operation: Literal["score"],
+        model: str,
+        items: One | Many,
+        *,
+        query: One,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> Job[ScoreResult]: ...
+    @overload
+    def submit(  # type: ignore[overload-overlap]
+        self: Blocking, operation: Literal["extract"], model: str, items: One, **keywords: Unpack[SubmitExtract]
+    ) -> Job[ExtractResult]: ...
+    @overload
+    def submit(
+        self: Blocking, operation: Literal["extract"], model: str, items: Many, **keywords: Unpack[SubmitExtract]
+    ) -> Job[list[ExtractResult]]: ...
+    @overload
+    def submit(  # type: ignore[overload-overlap]
+        self: Awaited, operation: Literal["encode"], model: str, items: One, **keywords: Unpack[SubmitEncode]
+    ) -> Async[AsyncJob[EncodeResult]]: ...
+    @overload
+    def submit(
+        self: Awaited, operation: Literal["encode"], model: str, items: Many, **keywords: Unpack[SubmitEncode]
+    ) -> Async[AsyncJob[list[EncodeResult]]]: ...
+    @overload
+    def submit(
+        self: Awaited,
+        operation: Literal["score"],
+        model: str,
+        items: One | Many,
+        *,
+        query: One,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> Async[AsyncJob[ScoreResult]]: ...
+    @overload
+    def submit(  # type: ignore[overload-overlap]
+        self: Awaited, operation: Literal["extract"], model: str, items: One, **keywords: Unpack[SubmitExtract]
+    ) -> Async[AsyncJob[ExtractResult]]: ...
+    @overload
+    def submit(
+        self: Awaited, operation: Literal["extract"], model: str, items: Many, **keywords: Unpack[SubmitExtract]
+    ) -> Async[AsyncJob[list[ExtractResult]]]: ...
+
+    def submit(
+        self,
+        operation: Operation,
+        model: str,
+        items: One | Many,
+        *,
+        deadline_s: float = 300.0,
+        progress: Callable[[Progress], object] | None = None,
+        cancel: Cancel | None = None,
+        idempotency_key: str | None = None,
+        priority: Priority | None = None,
+        expire_s: float | None = None,
+        pool: str | None = None,
+        **asked: Any,
+    ) -> Any:
+        """Queue work and return at once: ``job = client.submit("encode", model, texts)``, later ``job.result()``.
+
+        The work outlives this process; :meth:`job` attaches to it from another one.
+
+        Args:
+            operation: ``encode``, ``score`` (which takes ``query=``) or ``extract``.
+            model: a name of ``list_models()``.
+            items: one text or :class:`Item`, or a list of them; as many as one request may hold.
+            deadline_s: seconds until this gives up having the work accepted. How long the work takes is not counted.
+
+        The other keywords are those of ``encode``, ``score`` and ``extract``, but for ``wait_for_capacity``.
+
+        Returns:
+            A :class:`Job`, the async client's an :class:`AsyncJob`. ``result()`` returns what the operation's own
+            method would.
+
+        Raises:
+            InvalidInputError: the request can never succeed; ``error.field`` names what to change.
+            DeadlineExceededError: it was not accepted in time.
+        """
+        if operation not in calls.ORDERS:
+            raise InvalidInputError(
+                f"There is no operation {operation!r}.",
+                field="operation",
+                hint=f"Use one of {', '.join(calls.ORDERS)}.",
+            )
+        order = calls.ORDERS[operation](
+            model,
+            Patience(True, deadline_s, self._timeout_s, cancel),
+            Terms(idempotency_key, priority, expire_s, pool or self._pool),
+            **asked,
+        )
+        return self._run(self._submitted(order, items), progress)
+
+    @overload
+    def job(self: Blocking, id: str, operation: Literal["encode"] = "encode") -> Job[list[EncodeResult]]: ...
+    @overload
+    def job(self: Blocking, id: str, operation: Literal["score"]) -> Job[ScoreResult]: ...
+    @overload
+    def job(self: Blocking, id: str, operation: Literal["extract"]) -> Job[list[ExtractResult]]: ...
+    @overload
+    def job(self: Awaited, id: str, operation: Literal["encode"] = "encode") -> AsyncJob[list[EncodeResult]]: ...
+    @overload
+    def job(self: Awaited, id: str, operation: Literal["score"]) -> AsyncJob[ScoreResult]: ...
+    @overload
+    def job(self: Awaited, id: str, operation: Literal["extract"]) -> AsyncJob[list[ExtractResult]]: ...
+
+    def job(self, id: str, operation: Operation = "encode") -> Any:
+        """Attach to a job by its id; nothing is sent. Nobody needs to await this one, not even of the async client.
+
+        ``operation`` says how its result is read. A single item's result comes as a list of one.
+        """
+        return self._job(id, operation)
+
+    def _submitted(self, order: calls.Order, items: One | Many) -> Call[Any]:
+        one = isinstance(items, (str, Item))
+        many = [items] if isinstance(items, (str, Item)) else items
+        id = yield from jobs.submit(order, many)
+        return self._job(id, order.operation, len(many), one and order.operation != "score")
+
+    def _job(self, *fields: Any) -> Any:
+        raise NotImplementedError
+
+    def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
+        raise NotImplementedError

@@ -1,0 +1,189 @@
+"""Jobs: work that the server keeps while nobody waits for it, and the hand that its sender or anybody else has on it.
+
+Owns how work becomes a job, how a job is looked at and waited for, and the classes :class:`Job` and :class:`AsyncJob`.
+Not here: how its request is built and read (``calls``), the methods that make jobs (``job_methods``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from urllib.parse import quote
+
+import msgspec
+
+from sie_sdk import calls, refusals, results, wire
+from sie_sdk.calls import Order
+from sie_sdk.effects import Call, Cancel, Patience, Reply, Send
+from sie_sdk.errors import JobNotFoundError, SIEError, UnexpectedReplyError
+from sie_sdk.settle import follow, is_of_the_server, read, settle
+from sie_sdk.types import Item, JobStatus, Operation, Progress
+
+if TYPE_CHECKING:
+    import httpx
+
+    from sie_sdk.client import SIEAsyncClient, SIEClient
+
+T = TypeVar("T")
+Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
+Async: TypeAlias = Coroutine[Any, Any, T]
+Blocking: TypeAlias = "AnyJob[httpx.Client, T]"
+Awaited: TypeAlias = "AnyJob[httpx.AsyncClient, T]"
+
+LOOK_S = 30.0
+"""How long one look at a job may take."""
+
+
+def submit(order: Order, items: Sequence[Item | str]) -> Call[str]:
+    """Have ``items`` queued; returns the job's id without waiting for the work, even where a worker is idle."""
+    send = calls.request(order, items)
+    send = msgspec.structs.replace(send, headers=send.headers | {"Prefer": "wait=0"})
+    reply: Reply = yield from settle(send, order.patience, until_queued=True)
+    if reply.status != 202:
+        raise UnexpectedReplyError(
+            "The server computed the work at once instead of queueing it.",
+            hint="Ask for the result itself, with encode, score or extract.",
+            request_id=reply.headers.get("x-request-id"),
+            http_status=reply.status,
+        )
+    return read(reply, results.read_job).id
+
+
+class AnyJob(Generic[Http, T]):
+    """Queued work: look at it, or wait for its result. The server keeps both for an hour after it was accepted.
+
+    It pickles, without its client: where it is unpickled it gets a client of its own to the same server, whose key is
+    that process's ``SIE_API_KEY``. With other needs, keep ``id`` and attach with ``client.job(id, operation)``.
+    """
+
+    def __init__(
+        self,
+        client: SIEClient | SIEAsyncClient,
+        id: str,
+        operation: Operation,
+        asked: int | None = None,
+        one: bool = False,
+    ) -> None:
+        self.id = id
+        self.operation: Operation = operation
+        self._client = client
+        self._asked = asked
+        self._one = one
+        self._outcome: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        client = self._client
+        return _unpickled, (type(self), client.base_url, client.tenant, self.id, self.operation, self._asked, self._one)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, {self.operation!r})"
+
+    @overload
+    def status(self: Blocking[T]) -> JobStatus: ...
+    @overload
+    def status(self: Awaited[T]) -> Async[JobStatus]: ...
+
+    def status(self) -> Any:
+        """How it stands now. ``state`` is ``queued``, then ``done`` or ``failed``, with ``message`` saying why.
+
+        Raises:
+            JobNotFoundError: there is none of that id, or not any more.
+            ConnectionFailedError: the server could not be reached; one try is made.
+        """
+        return self._client._run(self._status())
+
+    @overload
+    def done(self: Blocking[T]) -> bool: ...
+    @overload
+    def done(self: Awaited[T]) -> Async[bool]: ...
+
+    def done(self) -> Any:
+        """Whether there is a result, or an error in its place. Raises as :meth:`status`."""
+        return self._client._run(self._done())
+
+    @overload
+    def result(
+        self: Blocking[T],
+        *,
+        deadline_s: float = ...,
+        progress: Callable[[Progress], object] | None = ...,
+        cancel: Cancel | None = ...,
+    ) -> T: ...
+    @overload
+    def result(
+        self: Awaited[T],
+        *,
+        deadline_s: float = ...,
+        progress: Callable[[Progress], object] | None = ...,
+        cancel: Cancel | None = ...,
+    ) -> Async[T]: ...
+
+    def result(
+        self,
+        *,
+        deadline_s: float = 300.0,
+        progress: Callable[[Progress], object] | None = None,
+        cancel: Cancel | None = None,
+    ) -> Any:
+        """Wait for the result: what ``encode``, ``score`` or ``extract`` would have returned. It is kept here too.
+
+        Args:
+            deadline_s: seconds until this gives up; 0 only looks. The job goes on, and may be asked again.
+            progress: called with a :class:`~sie_sdk.Progress` whenever the call begins to wait.
+            cancel: a ``threading.Event``; setting it ends the wait, not the job.
+
+        Raises:
+            DeadlineExceededError: it was not there in time; ``error.details["job"]`` names the job.
+            JobNotFoundError: there is none of that id, or not any more.
+            SIEError: what became of the work instead of a result.
+        """
+        return self._client._run(self._result(Patience(deadline_s=deadline_s, cancel=cancel)), progress)
+
+    def _look(self, timeout_s: float = LOOK_S) -> Send:
+        return Send("GET", f"/v1/jobs/{quote(self.id, safe='')}", calls.request_headers(wire.MSGPACK), None, timeout_s)
+
+    def _status(self) -> Call[JobStatus]:
+        if self._outcome is None:
+            reply: Reply = yield self._look()
+            if reply.status == 202:
+                return read(reply, results.read_job)
+            self._take(reply)
+        if isinstance(self._outcome, SIEError):
+            return JobStatus(self.id, "failed", message=self._outcome.message)
+        return JobStatus(self.id, "done")
+
+    def _done(self) -> Call[bool]:
+        return (yield from self._status()).state in ("done", "failed")
+
+    def _result(self, patience: Patience) -> Call[Any]:
+        if self._outcome is None and (patience.deadline_s > 0 or not (yield from self._done())):
+            self._take((yield from follow(self.id, self._look(patience.timeout_s), patience)))
+        if isinstance(self._outcome, SIEError):
+            raise self._outcome
+        return self._outcome[0] if self._one else self._outcome
+
+    def _take(self, reply: Reply) -> None:
+        """Keep what became of the job, so that it is fetched once; a look that failed is raised."""
+        if reply.status < 300:
+            self._outcome = calls.answer(self.operation, reply, self._asked)
+            return
+        error = refusals.read_error(reply.status, reply.headers, reply.body)
+        if is_of_the_server(error) or isinstance(error, (JobNotFoundError, UnexpectedReplyError)):
+            raise error
+        self._outcome = error
+
+
+class Job(AnyJob["httpx.Client", T]):
+    """What ``SIEClient.submit`` returns. ``T`` is what ``result()`` returns."""
+
+
+class AsyncJob(AnyJob["httpx.AsyncClient", T]):
+    """What ``SIEAsyncClient.submit`` returns: the same, to be awaited. ``T`` is what ``await result()`` returns."""
+
+
+def _unpickled(kind: type[AnyJob[Any, Any]], base_url: str, tenant: str | None, *fields: Any) -> AnyJob[Any, Any]:
+    from sie_sdk.client import SIEAsyncClient, SIEClient
+
+    client = (SIEAsyncClient if issubclass(kind, AsyncJob) else SIEClient)(base_url, tenant=tenant)
+    client._keeps_alive = False  # nobody knows of this client, so nobody closes it
+    return kind(client, *fields)

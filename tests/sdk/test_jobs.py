@@ -1,0 +1,192 @@
+"""Jobs of the clients: queued without waiting, looked at, waited for, and attached to from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sie_sdk import (
+    ConnectionFailedError,
+    DeadlineExceededError,
+    EncodeResult,
+    InferenceError,
+    InvalidInputError,
+    JobNotFoundError,
+    JobStatus,
+    OutOfMemoryError,
+    Progress,
+    QueueFullError,
+    QueueUnavailableError,
+    SIEAsyncClient,
+    SIEClient,
+    UnexpectedReplyError,
+)
+from sie_sdk.errors import SIEError
+from tests.sdk.scripted_server import ScriptedServer, accepted, extracted, refused, scores, vectors
+
+Caller = Callable[..., Any]
+QUEUED = accepted(JobStatus("j1", message="queued"), Retry_After="0.01")
+
+
+@pytest.fixture
+def on(finished: Caller) -> Caller:
+    """``on(job, "result", ...)`` of a job of either client."""
+    return lambda job, method, **keywords: finished(getattr(job, method)(**keywords))
+
+
+def test_work_is_queued_and_not_waited_for(server: ScriptedServer, call: Caller) -> None:
+    server.script = [QUEUED]
+    job = call("submit", "encode", "m", ["a", "b"], idempotency_key="k", priority="bulk", pool="p")
+    assert (job.id, job.operation) == ("j1", "encode")
+    (sent,) = server.asked
+    assert (sent.path, sent.headers["prefer"], sent.headers["idempotency-key"]) == ("/v1/encode/m", "wait=0", "k")
+    assert (sent.headers["x-sie-priority"], sent.headers["x-sie-pool"]) == ("bulk", "p")
+
+
+def test_a_jobs_result_is_what_its_operation_returns(server: ScriptedServer, call: Caller, on: Caller) -> None:
+    server.script = [QUEUED, QUEUED, QUEUED, QUEUED, vectors(2), vectors(1), scores(0.5, 0.75), extracted()]
+    many = call("submit", "encode", "m", ["a", "b"])
+    one = call("submit", "encode", "m", "a")
+    ranked = call("submit", "score", "m", ["a", "b"], query="q")
+    none = call("submit", "extract", "m", [], labels=["person"])
+    assert [result.dense[0] for result in on(many, "result")] == [0.0, 1.0]
+    assert isinstance(on(one, "result"), EncodeResult)
+    assert [entry.index for entry in on(ranked, "result").scores] == [1, 0]
+    assert on(none, "result") == []
+    assert [request.path for request in server.asked[4:]] == ["/v1/jobs/j1"] * 4
+
+
+def test_a_job_is_waited_for_with_held_looks(server: ScriptedServer, call: Caller, on: Caller) -> None:
+    held = accepted(JobStatus("j1", message="computing"), Retry_After="0.01", Preference_Applied="wait=20")
+    server.script = [QUEUED, held, vectors()]
+    told: list[Progress] = []
+    job = call("submit", "encode", "m", ["a"])
+    assert len(on(job, "result", progress=told.append)) == 1
+    assert [(request.method, request.headers.get("prefer")) for request in server.asked[1:]] == [("GET", "wait=20")] * 2
+    assert [(progress.state, progress.job) for progress in told] == [("queued", "j1"), ("done", "j1")]
+
+
+def test_a_look_says_how_a_job_stands_and_its_result_is_fetched_once(
+    server: ScriptedServer, call: Caller, on: Caller
+) -> None:
+    server.script = [QUEUED, QUEUED, QUEUED, vectors()]
+    job = call("submit", "encode", "m", ["a"])
+    assert on(job, "status") == JobStatus("j1", "queued", message="queued")
+    assert on(job, "done") is False
+    assert on(job, "done") is True
+    assert on(job, "status") == JobStatus("j1", "done")
+    assert len(on(job, "result")) == 1
+    assert len(server.asked) == 4
+    assert all("prefer" not in request.headers for request in server.asked[1:])
+
+
+@pytest.mark.parametrize("failure", [InferenceError("Not finite."), OutOfMemoryError("No room.", retry_after=1.0)])
+def test_a_job_that_failed_says_why_and_raises_it(
+    server: ScriptedServer, call: Caller, on: Caller, failure: SIEError
+) -> None:
+    server.script = [QUEUED, refused(failure), QUEUED, refused(failure)]
+    job = call("submit", "encode", "m", ["a"])
+    assert on(job, "status") == JobStatus("j1", "failed", message=failure.message)
+    for _ in range(2):
+        with pytest.raises(type(failure)) as caught:
+            on(job, "result")
+        assert caught.value.request_id == "r-error"
+    waited_for = call("submit", "encode", "m", ["a"])
+    with pytest.raises(type(failure)):
+        on(waited_for, "result")
+
+
+def test_a_server_that_is_away_for_a_moment_does_not_fail_the_job(
+    server: ScriptedServer, call: Caller, on: Caller
+) -> None:
+    away = refused(QueueUnavailableError("Away.", retry_after=0.001))
+    server.script = [QUEUED, away, away, vectors()]
+    job = call("submit", "encode", "m", ["a"])
+    with pytest.raises(QueueUnavailableError):
+        on(job, "status")
+    assert len(on(job, "result")) == 1
+
+
+def test_a_full_queue_is_tried_again_until_the_work_is_accepted(server: ScriptedServer, call: Caller) -> None:
+    server.script = [refused(QueueFullError("Full.", retry_after=0.001)), QUEUED]
+    assert call("submit", "encode", "m", ["a"]).id == "j1"
+    assert len({request.headers["idempotency-key"] for request in server.asked}) == 1
+
+
+def test_a_result_that_is_not_there_in_time_names_the_job(server: ScriptedServer, call: Caller, on: Caller) -> None:
+    server.script = [QUEUED, QUEUED]
+    job = call("submit", "encode", "m", ["a"])
+    with pytest.raises(DeadlineExceededError) as caught:
+        on(job, "result", deadline_s=0)
+    assert caught.value.details["job"] == "j1"
+    assert caught.value.request_id
+
+
+def test_without_patience_a_result_that_is_there_is_returned(server: ScriptedServer, call: Caller, on: Caller) -> None:
+    server.script = [QUEUED, vectors()]
+    assert len(on(call("submit", "encode", "m", ["a"]), "result", deadline_s=0)) == 1
+
+
+def test_a_job_that_is_gone_says_so(server: ScriptedServer, call: Caller, on: Caller) -> None:
+    gone = refused(JobNotFoundError("There is no job 'j1'."))
+    server.script = [QUEUED, gone, gone]
+    job = call("submit", "encode", "m", ["a"])
+    for method in ("status", "result"):
+        with pytest.raises(JobNotFoundError):
+            on(job, method)
+
+
+def test_a_look_that_finds_nobody_has_a_request_id() -> None:
+    with SIEClient("http://127.0.0.1:1") as client, pytest.raises(ConnectionFailedError) as caught:
+        client.job("j1").status()
+    assert caught.value.request_id
+
+
+def test_an_unknown_operation_is_refused_before_anything_is_sent(call: Caller) -> None:
+    with pytest.raises(InvalidInputError, match="encode, score, extract") as caught:
+        call("submit", "decode", "m", ["a"])
+    assert caught.value.field == "operation"
+
+
+def test_a_server_that_does_not_queue_is_not_one_of_this_protocol(server: ScriptedServer, call: Caller) -> None:
+    server.script = [vectors()]
+    with pytest.raises(UnexpectedReplyError, match="instead of queueing") as caught:
+        call("submit", "encode", "m", ["a"])
+    assert caught.value.request_id == "r-ok"
+
+
+def test_a_job_is_attached_to_by_its_id(server: ScriptedServer) -> None:
+    server.script = [vectors(2), scores(1.0)]
+    with SIEClient(server.url) as client:
+        assert len(client.job("j1").result()) == 2
+        assert client.job("j/2", "score").result().scores[0].score == 1.0
+    assert [request.path for request in server.asked] == ["/v1/jobs/j1", "/v1/jobs/j%2F2"]
+
+
+def test_a_job_pickles_without_its_clients_key(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.script = [QUEUED, vectors()]
+    with SIEClient(server.url, api_key="secret", tenant="t") as client:
+        pickled = pickle.dumps(client.submit("encode", "m", "a"))
+    assert b"secret" not in pickled
+    monkeypatch.setenv("SIE_API_KEY", "own")
+    job = pickle.loads(pickled)
+    assert repr(job) == "Job('j1', 'encode')"
+    assert isinstance(job.result(), EncodeResult)
+    assert (server.asked[1].headers["authorization"], server.asked[1].headers["x-sie-tenant"]) == ("Bearer own", "t")
+
+
+def test_an_awaited_job_pickles_too(server: ScriptedServer) -> None:
+    server.script = [QUEUED, vectors()]
+
+    async def submit() -> bytes:
+        async with SIEAsyncClient(server.url) as client:
+            return pickle.dumps(await client.submit("encode", "m", "a"))
+
+    async def fetch(pickled: bytes) -> Any:
+        return await pickle.loads(pickled).result()
+
+    assert isinstance(asyncio.run(fetch(asyncio.run(submit()))), EncodeResult)
