@@ -1,13 +1,15 @@
-"""What results look like on a terminal: tables for people, lines of JSON for programs. Standard output only.
+"""What things look like for people: tables and lines on standard output. What programs read is ``sinks``'.
 
-Owns the layout. rich is imported on first use, because it takes longer to import than the rest of the command line.
+Owns the layout. In a pipe nothing is cut to a width, and there are no colours. rich is imported on first use, because
+it takes longer to import than the rest of the command line.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +25,6 @@ from sie_sdk.types import (
     ModelInfo,
     Quantization,
     ScoreEntry,
-    ScoreResult,
     SparseVector,
     Timing,
 )
@@ -31,19 +32,12 @@ from sie_sdk.types import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-PIPED_COLUMNS = 160
-"""The width where standard output is no terminal."""
-
-
-def lines(results: Iterable[EncodeResult | ExtractResult | ScoreEntry]) -> None:
-    """One line of JSON per result; what is absent is left out, arrays are lists."""
-    for result in results:
-        fields = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None}
-        click.echo(_json.encode(fields))
+WIDE = 10_000
+"""The width where standard output is no terminal: a line is as long as what it says."""
 
 
 def vectors(items: Sequence[Item], results: Sequence[EncodeResult]) -> None:
-    """A line for each representation of each text, and the time it took."""
+    """A line for each representation of each text."""
     for item, result in zip(items, results, strict=True):
         label = f"{_label(item):<32}"
         if result.dense is not None:
@@ -54,37 +48,43 @@ def vectors(items: Sequence[Item], results: Sequence[EncodeResult]) -> None:
             tokens, dims = result.multivector.shape
             shown = _values(result.multivector[:1].ravel(), None)
             click.echo(f"{label}  {tokens} x {dims} dims  {shown}")
-    _time(results[0].timing if results else None)
 
 
-def ranking(items: Sequence[Item], result: ScoreResult) -> None:
+def ranking(items: Sequence[Item], scores: Sequence[ScoreEntry]) -> None:
     """The texts by rank with their scores."""
     table = _table("#", "score", "text", "id")
     named = any(item.id is not None for item in items)
-    for entry in result.scores:
+    for entry in scores:
         item = items[entry.index] if entry.index >= 0 else Item()
         row = (str(entry.rank + 1), f"{entry.score:+.4f}", _label(Item(text=item.text), 100))
         table.add_row(*_plain_texts(*row, entry.item_id if named or entry.index < 0 else ""))
     _print(table)
-    _time(result.timing)
 
 
-def extractions(items: Sequence[Item], results: Sequence[ExtractResult]) -> None:
+def extractions(found: Iterable[tuple[Item, ExtractResult]]) -> None:
     """What was found, in the order of the texts: entities with their place, then classes."""
     table = _table("text", "found", "label", "score", "place")
-    for item, result in zip(items, results, strict=True):
+    for item, result in found:
         label = _label(item)
         for entity in result.entities:
             place = f"{entity.start}-{entity.end}" if entity.start is not None else ""
             table.add_row(*_plain_texts(label, entity.text, entity.label, f"{entity.score:.3f}", place))
-        for found in result.classifications:
-            table.add_row(*_plain_texts(label, "", found.label, f"{found.score:.3f}", ""))
+        for group in result.classifications:
+            table.add_row(*_plain_texts(label, "", group.label, f"{group.score:.3f}", ""))
         if result.error is not None:
             table.add_row(*_plain_texts(label, result.error.message, result.error.code, "", ""))
         elif not result.entities and not result.classifications:
             table.add_row(*_plain_texts(label, "-", "", "", ""))
     _print(table)
-    _time(results[0].timing if results else None)
+
+
+def time_of(timings: Sequence[Timing | None]) -> None:
+    """Where the time of one request went; of several, nothing."""
+    if len(timings) == 1 and (timing := timings[0]) is not None:
+        stages = msgspec.structs.asdict(timing)
+        total = stages.pop("total_ms")
+        parts = ", ".join(f"{name.removesuffix('_ms').replace('_', ' ')} {ms:.1f}" for name, ms in stages.items())
+        click.echo(f"{total:.1f} ms ({parts})")
 
 
 def models(rows: Sequence[ModelInfo]) -> None:
@@ -100,19 +100,53 @@ def models(rows: Sequence[ModelInfo]) -> None:
     _print(table)
 
 
+def pools(rows: Sequence[PoolInfo]) -> None:
+    """The pools: what each may have, what it has, and how long it lives."""
+    table = _table("pool", "state", "bundle", "workers", "at most", "minimum", "ends in")
+    for row in rows:
+        spec, status = row.spec, row.status
+        most = ", ".join(
+            f"{profile} {spec.gpu_caps.get(profile, spec.gpus.get(profile))}"
+            for profile in sorted(spec.gpus | spec.gpu_caps)
+        )
+        left = f"{max(0.0, status.last_renewed + spec.ttl_seconds - time.time()):.0f} s" if status.created_at else ""
+        minimum = str(spec.minimum_worker_count or "")
+        table.add_row(
+            *_plain_texts(spec.name, status.state, spec.bundle, str(len(status.assigned_workers)), most, minimum, left)
+        )
+    _print(table)
+
+
+def facts(rows: Mapping[str, str]) -> None:
+    """What is known of one thing, a line each; what is empty is left out."""
+    widest = max(map(len, rows))
+    for name, value in rows.items():
+        if value:
+            click.echo(f"  {name:<{widest}}  {value}")
+
+
+def health(seen: Mapping[str, Any]) -> None:
+    """The lanes and the workers, each by name."""
+    table = _table("lane", "waiting", "wanted", "live", "works/s")
+    for lane in seen.get("lanes", ()):
+        name = f"{lane['pool']}/{lane['bundle']}/{lane['gpu']}"
+        rate = f"{lane['rate']:.1f}{'' if lane.get('measured') else ' (assumed)'}"
+        table.add_row(*_plain_texts(name, str(lane["waiting"]), str(lane["wanted"]), str(lane["live"]), rate))
+    if table.row_count:
+        _print(table)
+        click.echo()
+    table = _table("worker", "state", "pool", "bundle", "gpu", "in hand", "memory", "models")
+    for worker in seen.get("workers", ()):
+        memory = f"{worker['memory_used_bytes'] / 1e6:.0f} MB"
+        names = (worker[name] for name in ("name", "state", "pool", "bundle", "gpu"))
+        table.add_row(*_plain_texts(*names, str(worker["queue_depth"]), memory, ", ".join(worker["loaded_models"])))
+    if table.row_count:
+        _print(table)
+    else:
+        click.echo("No workers; they start when there is work.")
+
+
 # -- pieces ------------------------------------------------------------------------------------------------------------
-
-
-def _listed(value: object) -> object:
-    """Arrays and records of arrays in JSON."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    raise NotImplementedError(type(value).__name__)
-
-
-_json = msgspec.json.Encoder(enc_hook=_listed)
 
 
 def _values(array: Array, quantization: Quantization | None) -> str:
@@ -134,31 +168,6 @@ def _label(item: Item, width: int = 32) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def pools(rows: Sequence[PoolInfo]) -> None:
-    """The pools: what each may have, what it has, and how long it lives."""
-    table = _table("pool", "state", "bundle", "workers", "at most", "minimum", "ends in")
-    for row in rows:
-        spec, status = row.spec, row.status
-        most = ", ".join(
-            f"{profile} {spec.gpu_caps.get(profile, spec.gpus.get(profile))}"
-            for profile in sorted(spec.gpus | spec.gpu_caps)
-        )
-        left = f"{max(0.0, status.last_renewed + spec.ttl_seconds - time.time()):.0f} s" if status.created_at else ""
-        minimum = str(spec.minimum_worker_count or "")
-        table.add_row(
-            *_plain_texts(spec.name, status.state, spec.bundle, str(len(status.assigned_workers)), most, minimum, left)
-        )
-    _print(table)
-
-
-def _time(timing: Timing | None) -> None:
-    if timing is not None:
-        stages = msgspec.structs.asdict(timing)
-        total = stages.pop("total_ms")
-        parts = ", ".join(f"{name.removesuffix('_ms').replace('_', ' ')} {ms:.1f}" for name, ms in stages.items())
-        click.echo(f"{total:.1f} ms ({parts})")
-
-
 def _table(*columns: str) -> Table:
     from rich.table import Table
 
@@ -178,4 +187,9 @@ def _plain_texts(*cells: str) -> list[Any]:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else PIPED_COLUMNS, highlight=False).print(table)
+    if sys.stdout.isatty():
+        Console(highlight=False).print(table)
+        return
+    buffer = io.StringIO()
+    Console(file=buffer, width=WIDE, highlight=False, no_color=True, force_terminal=False).print(table)
+    click.echo("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()))

@@ -1,0 +1,138 @@
+"""What is asked about: inputs from arguments, files and standard input, read one at a time as they are needed.
+
+Owns the formats and what is said of a line that is wrong. Not here: results (``sinks``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, BinaryIO, Literal, TypeAlias, TypedDict, get_args
+
+import click
+import msgspec
+
+from sie_sdk import wire
+from sie_sdk.types import Item
+
+Format: TypeAlias = Literal["auto", "text", "jsonl", "csv", "tsv"]
+
+LONGEST_FIELD = 64 * 1024 * 1024
+"""Bytes of one cell of a table; a longer request than this no server takes."""
+
+_ENDINGS: dict[str, Format] = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+_item = msgspec.json.Decoder(Item, dec_hook=wire.read_array)
+_object = msgspec.json.Decoder(dict[str, Any])
+
+
+class InputOptions(TypedDict):
+    """The arguments and options of :data:`OPTIONS`, as click hands them over."""
+
+    texts: tuple[str, ...]
+    file: BinaryIO | None
+    format: Format
+    field: str | None
+    skip: int
+
+
+OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.argument("texts", nargs=-1, metavar="[TEXT]..."),
+    click.option("--file", "-f", type=click.File("rb"), help="Read inputs from a file; - is standard input."),
+    click.option(
+        "--format",
+        type=click.Choice(get_args(Format)),
+        default="auto",
+        show_default=True,
+        help="How inputs stand in it. auto goes by the file's ending, else a line that begins with { is JSON.",
+    ),
+    click.option("--field", help="The field or column that holds the text.  [default: text]"),
+    click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out the first N inputs.", metavar="N"),
+)
+
+
+def read(options: InputOptions) -> Iterator[Item]:
+    """The inputs, lazily. An input that is wrong raises when its turn comes.
+
+    Raises:
+        UsageError: there are none at all; one is wrong, and is named by its line.
+    """
+    file = stream(options)
+    named = (Item(text=text) for text in options["texts"] if options["texts"] != ("-",))
+    items = chain(named, () if file is None else _of_file(file, options["format"], options["field"]))
+    first = next(items, None)
+    if first is None:
+        raise click.UsageError("There is no text. Give TEXT, --file FILE, or - to read standard input.")
+    return chain([first], items)
+
+
+def stream(options: InputOptions) -> BinaryIO | None:
+    """The file or standard input that inputs come from; None where all of them are arguments."""
+    return sys.stdin.buffer if options["texts"] == ("-",) else options["file"]
+
+
+def _of_file(file: BinaryIO, format: Format, field: str | None) -> Iterator[Item]:
+    name = str(getattr(file, "name", ""))
+    if format == "auto":
+        format = _ENDINGS.get(os.path.splitext(name)[1].lower(), "auto")
+    if format in ("csv", "tsv"):
+        return _rows(file, field or "text", "," if format == "csv" else "\t")
+    return _lines(file, format, field)
+
+
+def _lines(file: Iterable[bytes], format: Format, field: str | None) -> Iterator[Item]:
+    for number, line in enumerate(file, 1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        line = line.rstrip(b"\r\n")
+        if not line.strip():
+            continue
+        if format == "jsonl" or (format == "auto" and line.startswith(b"{")):
+            yield _parsed(line, number, field)
+        else:
+            try:
+                yield Item(text=line.decode())
+            except UnicodeDecodeError as error:
+                raise click.UsageError(f"Line {number} is not UTF-8: {error}.") from None
+
+
+def _parsed(line: bytes, number: int, field: str | None) -> Item:
+    try:
+        if field is None:
+            try:
+                return _item.decode(line)
+            except msgspec.ValidationError:
+                # An id that is a number, which is common, is the only fault that is forgiven.
+                found = _object.decode(line)
+                if not _is_number(found.get("id")):
+                    raise
+                return msgspec.convert(found | {"id": str(found["id"])}, Item, dec_hook=wire.read_array)
+        found = _object.decode(line)
+    except msgspec.DecodeError as error:
+        raise click.UsageError(f"Line {number} is not an item: {error}.") from None
+    text, own = found.get(field), found.get("id")
+    if not isinstance(text, str):
+        raise click.UsageError(f"Line {number} has no text in its field {field!r}; its fields: {', '.join(found)}.")
+    return Item(text=text, id=str(own) if isinstance(own, str) or _is_number(own) else None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _rows(file: BinaryIO, field: str, delimiter: str) -> Iterator[Item]:
+    csv.field_size_limit(LONGEST_FIELD)
+    rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=delimiter)
+    try:
+        columns = rows.fieldnames or []
+        if columns and field not in columns:
+            raise click.UsageError(f"There is no column {field!r}; the first line names: {', '.join(columns)}.")
+        for row in rows:
+            if row[field] is None:
+                raise click.UsageError(f"Line {rows.line_num} has no column {field!r}.")
+            yield Item(text=row[field], id=row.get("id") or None)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise click.UsageError(f"Line {rows.line_num + 1} is no line of a table: {error}.") from None

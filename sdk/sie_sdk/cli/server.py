@@ -1,0 +1,82 @@
+"""Which server a command asks, and on whose behalf: the options ``--url``, ``--api-key`` and ``--tenant``.
+
+Owns these options and ``--json``, which commands share, and the reading of routes the client has no method for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from sie_sdk.client import SIEClient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TIMEOUT_S = 30.0
+"""Seconds a question to the server may take that is no inference."""
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each, for programs.")
+
+_OPTIONS = (
+    click.option("--url", envvar="SIE_BASE_URL", show_envvar=True, help="The server. [default: http://127.0.0.1:8080]"),
+    click.option(
+        "--api-key",
+        envvar="SIE_API_KEY",
+        show_envvar=True,
+        help="Sent as a bearer token. Others see a command's options: prefer the variable.",
+    ),
+    click.option("--tenant", envvar="SIE_TENANT", show_envvar=True, help="On whose behalf, for the server's limits."),
+)
+
+
+def asks_server(command: Callable[Concatenate[SIEClient, P], T]) -> Callable[..., T]:
+    """Give a command the three options and, as its first argument, a client made of them. The innermost decorator."""
+
+    @functools.wraps(command)
+    def run(*args: Any, url: str | None, api_key: str | None, tenant: str | None, **keywords: Any) -> T:
+        from sie_sdk.client import SIEClient
+
+        with SIEClient(url, api_key=api_key, tenant=tenant) as client:
+            return command(client, *args, **keywords)
+
+    for decorate in reversed(_OPTIONS):
+        decorate(run)
+    return run
+
+
+def get(client: SIEClient, path: str, body: object = None) -> Any:
+    """The JSON answer of a route that the client has no method for: of GET, or with ``body`` (sent as JSON) of POST."""
+    from sie_sdk import calls, wire
+    from sie_sdk.effects import Call, Patience, Send
+    from sie_sdk.settle import read, settle
+
+    headers = calls.request_headers(wire.JSON) | ({} if body is None else {"Content-Type": wire.JSON})
+    data = None if body is None else msgspec.json.encode(body)
+    send = Send("GET" if body is None else "POST", path, headers, data, TIMEOUT_S)
+    patience = Patience(wait_for_capacity=False, deadline_s=TIMEOUT_S, timeout_s=TIMEOUT_S)
+
+    def call() -> Call[Any]:
+        return read((yield from settle(send, patience)), _parsed)
+
+    return client._run(call())
+
+
+def _parsed(body: bytes, content_type: str | None) -> Any:
+    from sie_sdk.errors import UnexpectedReplyError
+
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise UnexpectedReplyError(f"The reply is not JSON: {error}.") from None
+
+
+def print_rows(rows: Iterable[object]) -> None:
+    """A line of JSON for each."""
+    for row in rows:
+        click.echo(msgspec.json.encode(row))
