@@ -95,8 +95,7 @@ class EventRequests:
                 Asked(
                     operation=asked.operation,
                     spec=spec,
-                    body=asked.data,
-                    media=asked.media,
+                    parsed=self._inference.parse(asked.operation, asked.data, asked.media),
                     terms=terms,
                     id=own_id,
                     accepted=now,

@@ -2,7 +2,8 @@
 
 Owns the order of these steps and what published clients get instead of a 202. Nothing is computed. The body travels on
 as the bytes that came, or in parts, so that it is parsed once at each end. What differs between the three stands in
-``operations``; requests that come as events take the same way from `Inference.check` on (``event_requests``).
+``operations``. Requests that come as events (``event_requests``) or in another's dialect (``dialects``) take the same
+way from `Inference.check` on.
 """
 
 from __future__ import annotations
@@ -39,13 +40,20 @@ from sie_sdk.errors import DeadlineExceededError, ProvisioningError, QueueFullEr
 from sie_sdk.types import Operation
 
 
+class Parsed(NamedTuple):
+    """What a request asks for."""
+
+    request: wire.Request
+    body: bytes = b""
+    """The same in msgpack, if it came as that."""
+
+
 class Asked(NamedTuple):
-    """One request, read but not looked into."""
+    """One request, parsed but not yet held against its model."""
 
     operation: Operation
     spec: ModelSpec
-    body: bytes
-    media: wire.MediaType
+    parsed: Parsed
     terms: Terms
     id: str
     """The job's."""
@@ -89,7 +97,7 @@ class Inference:
         self._submitter = submitter
         self._answers = answers
         self._settings = settings
-        self._limits = wire.Limits(
+        self.limits = wire.Limits(
             max_items=settings.max_items,
             max_text_bytes=settings.max_text_bytes,
             max_score_items=min(settings.max_items, wire.DEFAULT_LIMITS.max_score_items),
@@ -108,7 +116,9 @@ class Inference:
         trace = trace_of(request.scope)
         # In no variable: a large body is not to stay until the answer.
         body = read_body(request, self._settings.max_body_bytes)
-        checked = await self.check(Asked(operation, spec, await body, media, terms, own_id, accepted, headers, trace))
+        checked = await self.check(
+            Asked(operation, spec, self.parse(operation, await body, media), terms, own_id, accepted, headers, trace)
+        )
         # `Prefer: wait=0` asks for a job, even where the answer is known already.
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key, held != 0)
         reads_202 = not published.asks(request.scope)
@@ -122,6 +132,15 @@ class Inference:
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
+    def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:
+        """A body of our own protocol.
+
+        Raises:
+            InvalidInputError: it is no request of this operation.
+        """
+        request = wire.PARSERS[operation](body, media, limits=self.limits)
+        return Parsed(request, body if media == wire.MSGPACK else b"")
+
     async def check(self, asked: Asked) -> Checked:
         """Look into a request; nothing is accepted yet.
 
@@ -129,10 +148,11 @@ class Inference:
             InvalidInputError: it can never succeed as it is.
             UnavailableError: its pool is not ready.
         """
-        sent = wire.PARSERS[asked.operation](asked.body, asked.media, limits=self._limits)
-        parsed = runtime_options.with_profile(sent, asked.spec)
-        CHECKS[asked.operation](parsed, asked.spec)
-        split = parts.split(parsed, asked.spec)
+        request, body = asked.parsed
+        if (wanted := runtime_options.with_profile(request, asked.spec)) is not request:
+            body = b""
+        CHECKS[asked.operation](wanted, asked.spec)
+        split = parts.split(wanted, asked.spec)
         whole = Work(
             id=asked.id,
             op=asked.operation,
@@ -150,10 +170,10 @@ class Inference:
         )
         sizes = [len(part.items) for part in split]
         if len(split) == 1:
-            as_sent = asked.media == wire.MSGPACK and parsed is sent
-            data = asked.body if as_sent else wire.request_body(split[0])
+            data = body or wire.request_body(split[0])
             return Checked(whole, [msgspec.structs.replace(whole, data=data)], sizes)
-        asked = asked._replace(body=b"")  # makes room for the parts
+        del body
+        asked = asked._replace(parsed=Parsed(request))  # makes room for the parts
         works = [
             msgspec.structs.replace(whole, id=part_id(whole.id, number), data=wire.request_body(part))
             for number, part in enumerate(split)
