@@ -92,6 +92,15 @@ class Submission(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
+class LoadFailure(msgspec.Struct, frozen=True):
+    """Why a model did not load, told by the worker that tried; it tries again."""
+
+    reason: str
+    message: str
+    attempts: int
+    """In a row."""
+
+
 class WorkerState(msgspec.Struct, frozen=True):
     """A worker's heartbeat. Readers treat ``at`` (seconds since the epoch) as the truth, not its arrival."""
 
@@ -116,6 +125,20 @@ class WorkerState(msgspec.Struct, frozen=True):
     """Of these, the seconds in which it took no more of some class of work: its hands were full."""
     bundle_config_hash: str = ""
     """Of the specs of its lane as it has them: equal where the catalogue is."""
+    loading: tuple[str, ...] = ()
+    """Models on their way in."""
+    failed: dict[str, LoadFailure] = {}
+    """Models that did not load when they were last tried; the latest few."""
+    device: str = "cpu"
+    """Where it computes, as torch names it."""
+    device_bytes: int = 0
+    """In use on its GPU; 0 on a CPU, where ``memory_bytes`` says it."""
+    total_bytes: int = 0
+    """The memory there is: the GPU's, or the machine's or control group's; 0 where the system does not say."""
+    batches: int = 0
+    """Forward passes that run now."""
+    waiting_tokens: int = 0
+    """Tokens that wait for them."""
 
 
 class Entry(NamedTuple):

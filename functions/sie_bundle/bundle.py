@@ -20,13 +20,14 @@ from typing import Any
 from sie_broker import process
 from sie_broker.contract import Broker
 from sie_broker.pools.pool import Assignment
-from sie_broker.records import Lane
+from sie_broker.records import Lane, LoadFailure
 from sie_bundle.door import Door
 from sie_bundle.engine.executor import Executor
 from sie_bundle.membership import Membership
 from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import Operation
 from sie_bundle.presence import Counts, Presence
+from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
@@ -46,6 +47,10 @@ STREAMS = 4
 
 BATCH_TOKENS = {"cpu": 512}
 """The most tokens of a batch by device, if not a GPU's."""
+
+
+FAILED, MESSAGE = 16, 300
+"""Load failures that a heartbeat tells at most, and characters of each: of its first line, for callers to read."""
 
 
 class Warming(threading.Thread):
@@ -181,7 +186,7 @@ class Bundle:
         self.presence.changed()
 
     def _counts(self) -> Counts:
-        worker = self.worker
+        worker, memory = self.worker, self._memory()
         return Counts(
             models=self.residency.resident(),
             in_flight=worker.in_hand,
@@ -190,7 +195,27 @@ class Bundle:
             busy_s=worker.busy.seconds,
             full_s=worker.full.seconds,
             bundle_config_hash=self._registry.hash_of(self._home),
+            loading=self.residency.loading(),
+            failed={
+                each.spec.id: LoadFailure(
+                    each.reason, each.error.message.partition("\n")[0].rstrip(":")[:MESSAGE], each.in_a_row
+                )
+                for each in self.residency.failed(FAILED)
+            },
+            device=self._settings.device,
+            device_bytes=memory.used if self._on_gpu else 0,
+            total_bytes=memory.total,
+            batches=self.executor.running,
+            waiting_tokens=self.executor.waiting_tokens,
         )
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._settings.device.startswith("cuda")
+
+    def _memory(self) -> Memory:
+        """Of the device; of a GPU only once the engine is there, whose import must not wait for a heartbeat."""
+        return Memory(0, 0) if self._on_gpu and self.presence.state == "starting" else self.residency.memory()
 
 
 def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSpec]:

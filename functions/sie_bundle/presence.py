@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from sie_broker import clock
 from sie_broker.contract import Broker
 from sie_broker.jetstream.connection import cancelled
-from sie_broker.records import Lane, WorkerState
+from sie_broker.records import Lane, LoadFailure, WorkerState
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.bundle.presence")
@@ -37,6 +37,13 @@ class Counts(NamedTuple):
     busy_s: float = 0.0
     full_s: float = 0.0
     bundle_config_hash: str = ""
+    loading: tuple[str, ...] = ()
+    failed: Mapping[str, LoadFailure] = {}
+    device: str = "cpu"
+    device_bytes: int = 0
+    total_bytes: int = 0
+    batches: int = 0
+    waiting_tokens: int = 0
 
 
 class Presence:

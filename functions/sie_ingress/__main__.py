@@ -10,7 +10,7 @@ from sie_broker import process
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
-from sie_config import mirror
+from sie_config import aliases, mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
 from sie_ingress.intake import Intake
@@ -26,10 +26,11 @@ log = logging.getLogger("sie.ingress")
 async def main() -> None:
     """Start, serve, drain on SIGTERM."""
     setting = settings.read(Settings)
+    registry = Registry(aliases=aliases.read(setting.model_aliases))
     stop = process.stop_signal()
     broker = NatsBroker(setting.nats_url, name=f"ingress-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
-    registry, lanes, readiness = Registry(), Lanes(broker, setting.cold_start_s), Readiness()
+    lanes, readiness = Lanes(broker, setting.cold_start_s), Readiness()
     pools = Pools(registry, lanes, PoolTable(broker.pools))
     ingress = app(broker, registry, lanes, pools, setting, readiness)
     async with process.serving(ingress, setting.host, process.port()):
@@ -42,6 +43,8 @@ async def main() -> None:
             asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
         ]
         process.collect_less()
+        for alias in registry.dangling():
+            log.warning("%s: %s", aliases.SETTING, alias)  # its model may come, or have gone; the others are served
         readiness.ready = True
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()

@@ -1,17 +1,80 @@
-"""``GET /v1/models`` and ``GET /v1/models/{model}``: what can be asked for, and what is loaded somewhere right now."""
+"""``GET /v1/models`` and ``GET /v1/models/{model}``: what can be asked for, and what is loaded somewhere right now.
+
+Both in the words of the published protocol and of OpenAI at once. Owns these words; what each worker has is ``lanes``'.
+"""
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Iterable
+from typing import Any, Final, get_args
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sie_broker.records import LoadFailure, WorkerState
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
-from sie_sdk.types import ModelInfo, OutputType
+from sie_sdk.types import ModelInfo, ModelLoadError, OutputType, ProfileInfo
+
+CODES: Final = {"memory": "OOM", "corrupt": "STORAGE"}
+"""What the protocol calls a reason why a model did not load; the others are the same in capitals."""
+LOCAL: Final[dict[str, Any]] = {"policy": None, "upstream_kind": None}
+"""The protocol's word for a model that is computed here and nowhere else."""
+
+
+class OpenAIModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as OpenAI's clients read it. ``created``: the catalogue does not know; 0."""
+
+    id: str
+    object: str = "model"
+    created: int = 0
+    owned_by: str
+
+
+class OneModel(ModelInfo, frozen=True, kw_only=True):
+    """One model in both words at once."""
+
+    id: str
+    object: str = "model"
+    created: int = 0
+    owned_by: str
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """All models in both words at once."""
+
+    models: list[ModelInfo]
+    data: list[OpenAIModel]
+    object: str = "list"
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """Which models are where, of all workers together."""
+
+    loaded: frozenset[str]
+    loading: frozenset[str]
+    failed: dict[str, LoadFailure]
+
+    def state(self, model: str) -> str:
+        """The state of a model wherever it is furthest."""
+        if model in self.loaded:
+            return "loaded"
+        if model in self.loading:
+            return "loading"
+        return "failed" if model in self.failed else "available"
+
+
+def fleet(workers: Iterable[WorkerState]) -> Fleet:
+    """What these workers have."""
+    every = list(workers)
+    return Fleet(
+        frozenset(model for worker in every for model in worker.models),
+        frozenset(model for worker in every for model in worker.loading),
+        {model: failure for worker in every for model, failure in worker.failed.items()},
+    )
 
 
 class Models:
@@ -23,28 +86,43 @@ class Models:
 
     async def list(self, request: Request) -> Response:
         """All models, by name."""
-        loaded = self._loaded()
-        return answer.json({"models": [info(spec, spec.id in loaded) for spec in self._registry.specs()]})
+        specs, here = self._registry.specs(), fleet(self._lanes.workers())
+        rows = [info(spec, here, self._registry.aliases_of(spec.id)) for spec in specs]
+        return answer.json(ModelList(rows, [OpenAIModel(id=spec.id, owned_by=_owner(spec)) for spec in specs]))
 
     async def one(self, request: Request) -> Response:
         """One model; 404 with the nearest names."""
-        spec = self._registry.resolve(request.path_params["model"])
-        return answer.json(info(spec, spec.id in self._loaded()))
-
-    def _loaded(self) -> set[str]:
-        return {model for worker in self._lanes.workers() for model in worker.models}
+        spec = self._registry.model(request.path_params["model"])
+        row = info(spec, fleet(self._lanes.workers()), self._registry.aliases_of(spec.id))
+        return answer.json(OneModel(**msgspec.structs.asdict(row), id=spec.id, owned_by=_owner(spec)))
 
 
-def info(spec: ModelSpec, loaded: bool) -> ModelInfo:
+def info(spec: ModelSpec, here: Fleet, aliases: list[str]) -> ModelInfo:
     """The public row of a model."""
     widths = {name: getattr(getattr(spec.tasks, name), "dim", None) for name in get_args(OutputType)}
+    state = here.state(spec.id)
     return ModelInfo(
         name=spec.id,
+        inputs=["text"],
         outputs=spec.outputs,
         dims={name: dim for name, dim in widths.items() if dim is not None},
         max_sequence_length=spec.max_sequence_length,
         revision=spec.revision,
         bundle=spec.bundle,
-        loaded=loaded,
-        state="loaded" if loaded else "available",
+        loaded=state == "loaded",
+        state=state,
+        last_error=_error(here.failed[spec.id]) if state == "failed" else None,
+        profiles={name: ProfileInfo(is_default=name == spec.default_profile) for name in spec.profile_names},
+        aliases=aliases,
+        routing=LOCAL,
     )
+
+
+def _error(failure: LoadFailure) -> ModelLoadError:
+    code = CODES.get(failure.reason, failure.reason.upper())
+    return ModelLoadError(code, failure.message, failure.attempts, permanent=False)
+
+
+def _owner(spec: ModelSpec) -> str:
+    """The organisation in its name."""
+    return spec.id.rpartition("/")[0] or "sie"

@@ -30,5 +30,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Beginnings of URLs, separated by commas: where results may be sent (``replyto`` of an event)."""
     reply_subjects: str = "_INBOX."
     """Beginnings of NATS subjects, likewise."""
+    model_aliases: str = ""
+    """Further names of models: a JSON map from each to ``[bundle:/]org/model[:profile]``."""
     cold_start_s: float = 5.0
     """The first ``Retry-After``, until cold starts have been measured."""

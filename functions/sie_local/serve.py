@@ -19,13 +19,14 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.pools.pool_table import PoolTable
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings as BundleSettings
-from sie_config import catalog
+from sie_config import aliases, catalog
 from sie_config.registry import Registry, lane_of
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings as IngressSettings
 from sie_sdk import settings
+from sie_sdk.errors import ConfigurationError
 
 log = logging.getLogger("sie.serve")
 
@@ -51,7 +52,9 @@ async def main(host: str, port: int, models: str) -> None:
     # Without NATS nobody could listen on a subject.
     ingress = msgspec.structs.replace(settings.read(IngressSettings), reply_subjects="")
     bundle_settings = _bundle_settings(models)
-    registry = Registry(catalog.select(models))
+    registry = Registry(catalog.select(models), aliases.read(ingress.model_aliases))
+    for alias in registry.dangling():
+        raise ConfigurationError(f"{aliases.SETTING}: {alias}", field=aliases.SETTING)
     broker = MemoryBroker()
     lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
     # One bundle per lane of the catalogue: here a lane is a set of queues, not a set of machines.

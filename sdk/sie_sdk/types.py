@@ -221,8 +221,27 @@ class ExtractResult(msgspec.Struct, frozen=True):
 # -- catalogue and jobs ------------------------------------------------------------------------------------------------
 
 
+class ProfileInfo(msgspec.Struct, frozen=True):
+    """One profile of a model; ``is_default``: requests that choose none have it."""
+
+    is_default: bool = False
+
+
+class ModelLoadError(msgspec.Struct, frozen=True):
+    """Why a model did not load where it was last tried; ``permanent``: it will not be tried again."""
+
+    code: str
+    message: str = ""
+    attempts: int = 1
+    permanent: bool = False
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
-    """One row of ``GET /v1/models``."""
+    """One row of ``GET /v1/models``.
+
+    ``state``: available, loading, loaded or failed, wherever it is furthest. ``capabilities`` and ``routing`` are the
+    protocol's, for servers that generate text or pass requests on.
+    """
 
     name: str
     outputs: list[str] = []
@@ -232,6 +251,12 @@ class ModelInfo(msgspec.Struct, frozen=True):
     bundle: str | None = None
     loaded: bool = False
     state: str = "available"
+    last_error: ModelLoadError | None = None
+    inputs: list[str] = []
+    profiles: dict[str, ProfileInfo] = {}
+    aliases: list[str] = []
+    capabilities: dict[str, Any] | None = None
+    routing: dict[str, Any] | None = None
 
 
 class JobStatus(msgspec.Struct, frozen=True):

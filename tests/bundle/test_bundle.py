@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from sie_broker.memory import MemoryBroker
+from sie_broker.records import LoadFailure
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
+from sie_config.model_spec import LocalSource
 from sie_config.registry import Registry
+from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
 from tests.conftest import eventually
 
@@ -57,3 +60,20 @@ async def test_a_device_out_of_memory_is_relieved_by_the_residency(bundle: Bundl
         done = await bundle.executor.forward(model, rows, ["dense"])
     assert tries == 2 and len(done.outputs["dense"]) == 1
     assert bundle.residency.resident() == (PINNED,)
+
+
+async def test_a_model_on_its_way_in_and_one_that_did_not_load_are_announced_with_the_memory_there_is(
+    bundle: Bundle, tiny_folder: Path, tmp_path: Path
+) -> None:
+    absent = msgspec.structs.replace(tiny_model.spec(tiny_folder, PLAIN), sources=(LocalSource(str(tmp_path / "no")),))
+    loading = asyncio.create_task(bundle.residency.model(absent))
+    await asyncio.sleep(0)  # up to its first wait
+    assert PLAIN in bundle.presence.now().loading
+    with pytest.raises(WeightsUnavailableError):
+        await loading
+    state = bundle.presence.now()
+    assert PLAIN not in state.loading
+    assert state.failed == {PLAIN: LoadFailure("not_found", f"No source has the weights of {PLAIN}", 1)}
+    assert state.total_bytes > state.memory_bytes > 0 and (state.device, state.device_bytes) == ("cpu", 0)
+    await bundle.residency.model(tiny_model.spec(tiny_folder, PLAIN))
+    assert bundle.presence.now().failed == {}

@@ -84,10 +84,12 @@ async def test_what_waits_while_the_device_is_busy_goes_together() -> None:
     async with running() as executor:
         first = await busy(executor, model)
         others = await queued(executor, model, rows(1, 2), rows(3))
+        assert (executor.running, executor.waiting_tokens) == (1, 3)
         model.gate.set()
         await asyncio.gather(first, *others)
     assert model.batches == [[0], [1, 2, 3]]
     assert executor.batches == 2 and executor.texts_computed == 4
+    assert (executor.running, executor.waiting_tokens) == (0, 0)
 
 
 async def test_each_request_gets_its_own_vectors_and_readings_in_order() -> None:

@@ -96,6 +96,8 @@ class Executor:
     ) -> None:
         self.texts_computed = 0
         self.batches = 0
+        self.running = 0
+        """Forward passes now."""
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_s = max_batch_s
         self._threads = threads
@@ -156,6 +158,12 @@ class Executor:
             self._changed.notify()
         return await answer
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens queued in front of the device."""
+        with self._changed:
+            return sum(sum(part.lengths) for part in self._queue)
+
     def close(self) -> None:
         """Refuse new work, finish what is queued and end the threads. Blocks until then."""
         with self._changed:
@@ -171,7 +179,11 @@ class Executor:
                 if not limited:
                     self._limit_threads()
                     limited = True
+                with self._settling:
+                    self.running += 1
                 self._compute(batch)
+                with self._settling:
+                    self.running -= 1
             del batch  # an idle stream keeps no request, and so no model that was let go, alive
 
     def _next(self) -> list[Slice] | None:

@@ -69,6 +69,7 @@ class Failure(NamedTuple):
     error: SIEError
     reason: Reason
     in_a_row: int
+    at: float
     again_at: float
 
 
@@ -98,8 +99,13 @@ class Failures:
         told = _told(spec, error, reason)
         told.retry_after = round(pause(reason, in_a_row, self._random), 3)
         told.details["reason"] = reason
-        self._last[spec.id] = Failure(spec, told, reason, in_a_row, self._clock() + told.retry_after)
+        now = self._clock()
+        self._last[spec.id] = Failure(spec, told, reason, in_a_row, now, now + told.retry_after)
         return told
+
+    def latest(self, count: int) -> list[Failure]:
+        """The models that did not load when they were last tried; at most ``count``, the last to fail."""
+        return sorted(self._last.values(), key=lambda failure: failure.at)[-count:]
 
     def forget(self, spec: ModelSpec) -> None:
         """It loads: the next failure is a first one."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_bundle.residency import memory
-from sie_bundle.residency.load_failure import Failures, classify
+from sie_bundle.residency.load_failure import Failure, Failures, classify
 from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.tier import Tier
@@ -99,6 +99,18 @@ class Residency:
     def resident(self) -> tuple[str, ...]:
         """The models that are loaded, least recently used first."""
         return self._models.names()
+
+    def loading(self) -> tuple[str, ...]:
+        """The models on their way in."""
+        return tuple(spec.id for spec in self._loads)
+
+    def failed(self, count: int) -> list[Failure]:
+        """The models that did not load when they were last tried, the last ``count`` of them."""
+        return self._failures.latest(count)
+
+    def memory(self) -> Memory:
+        """Of the device, now. Reading a CUDA device imports torch."""
+        return self._reading()
 
     @property
     def bytes(self) -> int:
