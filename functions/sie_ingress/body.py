@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from sie_sdk.errors import PayloadTooLargeError
+from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
+
+_DIGITS = 18
+"""A declared length of more is over any limit, and Python reads no number of thousands of digits."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -14,21 +17,25 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises:
         PayloadTooLargeError: it is over ``limit`` bytes; a declared length is refused before a byte is read.
+        InvalidInputError: the caller hung up before its end; nobody reads the refusal, but it is counted as one.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    if declared.isascii() and declared.isdigit() and (len(declared) > _DIGITS or int(declared) > limit):
         raise _too_large(limit)
     first, size, whole = b"", 0, io.BytesIO()
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        if not first:
-            first = chunk
-        elif chunk:
-            if not whole.tell():
-                whole.write(first)
-            whole.write(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            if not first:
+                first = chunk
+            elif chunk:
+                if not whole.tell():
+                    whole.write(first)
+                whole.write(chunk)
+    except ClientDisconnect:
+        raise InvalidInputError("The connection was closed before the end of the body.", field="body") from None
     return whole.getvalue() or first
 
 

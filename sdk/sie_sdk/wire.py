@@ -106,7 +106,14 @@ def request_body(request: Request) -> bytes:
     Raises:
         InvalidInputError: metadata or options hold something that has no form on the wire.
     """
-    return _to_msgpack.encode(request)
+    try:
+        return _to_msgpack.encode(request)
+    except (OverflowError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidInputError(
+            f"The request has no form on the wire: {error}.",
+            field="body",
+            hint="Whole numbers have 64 bits, texts no half surrogate pairs, and metadata is not nested too deeply.",
+        ) from None
 
 
 def _written(value: object) -> object:
@@ -123,9 +130,12 @@ def _written(value: object) -> object:
 def read_array(kind: object, value: Any) -> Array:
     """``Item.multivector``: an array map, or in JSON a list of lists. A ValueError gets its path from msgspec."""
     try:
-        array = arrays.unpack(value) if isinstance(value, dict) else np.array(value, np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused below, as not finite
+            array = arrays.unpack(value) if isinstance(value, dict) else np.array(value, np.float32)
     except InvalidInputError as error:
         raise ValueError(error.message) from None
+    except OverflowError:
+        raise ValueError("Expected finite numbers") from None
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind != "f":
         raise ValueError(f"Expected floats of shape [tokens, dims], got {array.dtype} of shape {list(array.shape)}")
     if not np.isfinite(array).all():
@@ -250,8 +260,11 @@ def _name(form: _Form[T], index: int) -> str:
 def _no_content(form: _Form[T], index: int, body: bytes, content_type: str | None) -> InvalidInputError:
     """The item has no text; what it has instead, which no request record keeps, is looked up in the body."""
     decode = msgspec.json.decode if body_type(content_type) == JSON else msgspec.msgpack.decode
-    raw: Any = decode(body)
     name = _name(form, index)
+    try:
+        raw: Any = decode(body)
+    except (ValueError, RecursionError) as error:  # in what no record keeps, which was skipped unread
+        raise _malformed(error, body_type(content_type), form.example) from None
     item = raw["query"] if name == "query" else raw["items"][index - (form is _score)]
     held = next((field for field in (*_MEDIA, "multivector") if item.get(field) is not None), None)
     if held is None:
@@ -309,16 +322,18 @@ def _parse(form: _Form[T], body: bytes, content_type: str | None) -> T:
         return form.json.decode(body) if media == JSON else form.msgpack.decode(body)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error), form.example) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(
-            f"The body is not valid {media}: {str(error).rstrip('.')}.",
-            field="body",
-            hint=f"Send {form.example} in that format.",
-        ) from None
-    except RecursionError:
-        raise InvalidInputError(
-            "The body is nested too deeply.", field="body", hint="Flatten metadata and options."
-        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(error, media, form.example) from None
+
+
+def _malformed(error: Exception, media: MediaType, example: str) -> InvalidInputError:
+    if isinstance(error, RecursionError):
+        return InvalidInputError("The body is nested too deeply.", field="body", hint="Flatten metadata and options.")
+    return InvalidInputError(
+        f"The body is not valid {media}: {str(error).rstrip('.')}.",
+        field="body",
+        hint=f"Send {example} in that format.",
+    )
 
 
 def _wrong_field(complaint: str, example: str) -> InvalidInputError:

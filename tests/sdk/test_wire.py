@@ -236,6 +236,24 @@ def test_what_has_no_form_on_the_wire_is_refused_and_numpys_numbers_have_one() -
 # -- score and extract -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, "\ud800"])
+def test_what_msgpack_cannot_say_is_refused_and_not_a_crash(value: object) -> None:
+    with pytest.raises(InvalidInputError):
+        wire.request_body(EncodeRequest(items=[Item(text="a", metadata={"n": value})]))
+
+
+def test_a_number_that_float32_cannot_hold_is_not_finite() -> None:
+    for number in ("1e39", "1" + "0" * 400):
+        body = f'{{"query": {{"multivector": [[{number}]]}}, "items": [{{"text": "a"}}]}}'.encode()
+        with pytest.raises(InvalidInputError, match="finite"):
+            wire.parse_score(body, wire.JSON)
+
+
+def test_what_no_record_keeps_may_be_wrong_too() -> None:
+    with pytest.raises(InvalidInputError, match="not valid application/json"):
+        wire.parse_encode(b'{"items": [{"other": "\xff"}]}', wire.JSON)
+
+
 def test_more_items_than_can_be_scored_at_once_are_refused_with_the_limit() -> None:
     error = refusal({"query": {"text": "q"}, "items": [{"text": "a"}] * 1001}, "score")
     assert (error.field, error.limit) == ("items", 1000)
