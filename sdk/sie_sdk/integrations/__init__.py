@@ -1,0 +1,14 @@
+"""The clients as parts of LangChain, LlamaIndex and Haystack: a module for each, and an extra that installs it.
+
+Owns the error of a framework that is not there. This package imports none of them; its modules ``langchain``,
+``llamaindex`` and ``haystack`` import their own.
+"""
+
+from __future__ import annotations
+
+
+def absent(framework: str, extra: str, error: ImportError) -> ImportError:
+    """The error of an import that failed, with how to install what is missing."""
+    return ImportError(
+        f"{framework} is not installed ({error}). Install it with: pip install 'sie-knative[{extra}]'", name=error.name
+    )

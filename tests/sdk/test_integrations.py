@@ -1,0 +1,137 @@
+"""What the parts of all frameworks stand on, without any framework. The parts themselves: ``tests/compat``."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sie_sdk import ConfigurationError, EncodeResult, Quantization, SIEAsyncClient, SparseVector, UnexpectedReplyError
+from sie_sdk.integrations import embeddings
+from sie_sdk.integrations.connection import Connection, found
+from sie_sdk.methods import CallKeywords
+from sie_sdk.types import Entity, ExtractResult
+
+TERMS: CallKeywords = {"options": {"overflow_policy": "error"}, "deadline_s": 9.0, "pool": None}
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("module", "needed", "framework"),
+    [
+        ("langchain", "langchain_core", "LangChain"),
+        ("llamaindex", "llama_index", "LlamaIndex"),
+        ("haystack", "haystack", "Haystack"),
+    ],
+)
+def test_a_framework_that_is_not_there_is_named_with_its_extra(
+    module: str, needed: str, framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == needed]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, needed, None)
+    monkeypatch.delitem(sys.modules, f"sie_sdk.integrations.{module}", raising=False)
+    with pytest.raises(ImportError, match=rf"{framework} is not installed.*pip install 'sie-knative\[{module}\]'"):
+        importlib.import_module(f"sie_sdk.integrations.{module}")
+
+
+def test_importing_the_sdk_imports_no_framework() -> None:
+    code = "import sie_sdk, sie_sdk.integrations, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    tops = {name.split(".")[0] for name in loaded}
+    assert tops.isdisjoint({"langchain_core", "llama_index", "haystack", "pydantic", "tqdm"})
+
+
+def test_what_is_asked_for_says_query_or_document_and_keeps_the_options() -> None:
+    query = embeddings.asked(
+        "dense", TERMS, is_query=True, instruction="a", query_instruction="b", dimensions=8, output_dtype="int8"
+    )
+    assert query == {
+        "options": {"overflow_policy": "error", "dimensions": 8},
+        "deadline_s": 9.0,
+        "pool": None,
+        "output_types": ["dense"],
+        "output_dtype": "int8",
+        "is_query": True,
+        "instruction": "b",
+    }
+    document = embeddings.asked("sparse", TERMS, is_query=False, instruction="a", query_instruction="b")
+    assert (document["is_query"], document["instruction"]) == (False, "a")
+    assert TERMS["options"] == {"overflow_policy": "error"}
+    assert embeddings.asked("dense", TERMS, is_query=True, instruction="a")["instruction"] == "a"
+    assert embeddings.asked("dense", TERMS, is_query=True, query_instruction="")["instruction"] == ""
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (EncodeResult(dense=np.array([0.5, -1], np.float32)), [0.5, -1.0]),
+        (EncodeResult(dense=np.array([0.5, -1], np.float16)), [0.5, -1.0]),
+        (EncodeResult(dense=np.array([2, -4], np.int8), dense_quantization=Quantization(0.25)), [0.5, -1.0]),
+        (EncodeResult(dense=np.array([6, 0], np.uint8), dense_quantization=Quantization(0.25, -1.0)), [0.5, -1.0]),
+        (EncodeResult(dense=np.array([0b10100000], np.uint8)), [1, -1, 1, -1, -1, -1, -1, -1]),
+    ],
+    ids=["float32", "float16", "int8", "uint8", "bits"],
+)
+def test_every_number_format_becomes_floats(result: EncodeResult, expected: list[float]) -> None:
+    (vector,) = embeddings.dense([result])
+    assert vector == expected
+    assert all(type(number) is float for number in vector)
+
+
+def test_a_reply_without_what_was_asked_for_is_an_error() -> None:
+    for read in (embeddings.dense, embeddings.sparse):
+        with pytest.raises(UnexpectedReplyError):
+            read([EncodeResult()])
+
+
+def test_sparse_vectors_become_plain_lists() -> None:
+    vector = SparseVector(np.array([3, 7], np.int32), np.array([0.5, 2], np.float16))
+    assert embeddings.sparse([EncodeResult(sparse=vector)]) == [([3, 7], [0.5, 2.0])]
+
+
+def test_what_was_found_is_told_in_maps() -> None:
+    told: Any = found(ExtractResult(id="x", entities=[Entity("Ada", "PER", 0.5, 0, 3)]))
+    assert told["entities"] == [{"text": "Ada", "label": "PER", "score": 0.5, "start": 0, "end": 3}]
+    assert set(told) == {"entities", "classifications", "relations", "objects", "data"}
+
+
+def test_nothing_to_do_makes_no_request() -> None:
+    connection = Connection(NOWHERE)
+    assert connection.encode("m", []) == [] and connection.score("m", "q", []) == []
+    assert asyncio.run(connection.aencode("m", [])) == [] and asyncio.run(connection.ascore("m", "q", [])) == []
+
+
+def test_a_copy_shares_no_connection_and_goes_to_the_same_place() -> None:
+    connection = Connection(NOWHERE, "key", 7.0)
+    client = connection._client()
+    for other in (copy.copy(connection), copy.deepcopy(connection), pickle.loads(pickle.dumps(connection))):
+        own = other._client()
+        assert own is not client
+        assert (own.base_url, own._server, own._timeout_s) == (client.base_url, client._server, client._timeout_s)
+
+
+async def test_an_event_loop_has_one_client_and_another_loop_another() -> None:
+    connection = Connection(NOWHERE)
+    client = connection._async_client()
+    assert connection._async_client() is client
+
+    async def other() -> SIEAsyncClient | None:
+        return connection._async_client()
+
+    assert await asyncio.to_thread(lambda: asyncio.run(other())) is not client
+    await connection.aclose()
+    assert connection._async_client() is not client
+
+
+async def test_a_blocking_call_needs_a_blocking_client() -> None:
+    async with SIEAsyncClient(NOWHERE) as client:
+        with pytest.raises(ConfigurationError, match="async_client"):
+            Connection(async_client=client).encode("m", ["text"])
