@@ -48,6 +48,12 @@ def up(state: Path | None, detach: bool, **asked: Any) -> None:
 
     NATS, config service, ingress and demand holder start now; a bundle starts with the first request for one of its
     models and stops when there is none. Ctrl-C drains and stops; data stays in the state folder.
+
+    \b
+    Examples:
+      sie up
+      sie up --detach --port 9000
+      sie up --models BAAI/bge-m3,cross-encoder/ms-marco-MiniLM-L-6-v2
     """
     folder = StateFolder(state or default_folder())
     if detach:
@@ -62,7 +68,13 @@ def up(state: Path | None, detach: bool, **asked: Any) -> None:
 @click.command()
 @_state
 def down(state: Path | None) -> None:
-    """Stop what `sie up` started: work in flight is finished, the rest stays queued."""
+    """Stop what `sie up` started: work in flight is finished, the rest stays queued.
+
+    \b
+    Examples:
+      sie down
+      sie down --state /srv/sie
+    """
     folder = StateFolder(state or default_folder())
     record = folder.read()
     if record is None:
@@ -81,7 +93,13 @@ def down(state: Path | None) -> None:
 @_state
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def status(state: Path | None, as_json: bool) -> None:
-    """Show what `sie up` runs: processes, memory, bundles. The exit code is 1 unless requests are accepted."""
+    """Show what `sie up` runs: processes, memory, bundles. The exit code is 1 unless requests are accepted.
+
+    \b
+    Examples:
+      sie status
+      sie status --json | jq .bundles
+    """
     folder = StateFolder(state or default_folder())
     seen = look(folder)
     if as_json:

@@ -20,6 +20,7 @@ from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import DeadLetter
 from sie_local import deadletter_tables as tables
 from sie_local.state import StateFolder, default_folder
+from sie_sdk.cli.group import Noun
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, QueueUnavailableError, SIEError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,9 +46,9 @@ def _where(command: F) -> F:
     return url(state(command))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Noun)
 def dlq() -> None:
-    """Work that was given up: look at it, try it again, throw it away.
+    """Work that was given up: look at it, try it again, throw it away. Without a verb: list.
 
     A request is given up when five workers were given it and none finished it (reason "exhausted": it may make them
     crash), or when what came in is no request (reason "malformed"). Its caller got an error. A result is given up when
@@ -55,9 +56,9 @@ def dlq() -> None:
 
     \b
     Examples:
-      sie dlq list                          what was given up, oldest first
+      sie dlq                               what was given up, oldest first
       sie dlq show 018f3c...                one of it with headers and payload
-      sie dlq replay 018f3c...              try it again; then GET /v1/jobs/018f3c... has its result
+      sie dlq replay 018f3c...              try it again; then `sie jobs result 018f3c...`
       sie dlq replay --all --model bge-m3   after a fix
       sie dlq drop --all                    throw everything away
     """
@@ -68,7 +69,13 @@ def dlq() -> None:
 @_json
 @_where
 def list_letters(model: str | None, as_json: bool, nats_url: str | None, state: Path | None) -> None:
-    """List what was given up, oldest first."""
+    """List what was given up, oldest first.
+
+    \b
+    Examples:
+      sie dlq list --model bge-m3
+      sie dlq list --json | jq -r 'select(.reason == "exhausted") | .id'
+    """
     letters = _run(nats_url, state, lambda dead: _chosen(dead, model))
     if as_json:
         tables.lines(letters)
@@ -83,7 +90,13 @@ def list_letters(model: str | None, as_json: bool, nats_url: str | None, state: 
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON with everything, nothing cut.")
 @_where
 def show(letter_id: str, as_json: bool, nats_url: str | None, state: Path | None) -> None:
-    """Show one dead letter: why, its headers, its payload with long values cut."""
+    """Show one dead letter: why, its headers, its payload with long values cut.
+
+    \b
+    Examples:
+      sie dlq show 018f3c...
+      sie dlq show 018f3c... --json | jq .payload
+    """
     letter = _run(nats_url, state, lambda dead: dead.get(letter_id))
     if as_json:
         tables.whole(letter)
@@ -99,7 +112,13 @@ def show(letter_id: str, as_json: bool, nats_url: str | None, state: Path | None
 def replay(ids: tuple[str, ...], every: bool, model: str | None, nats_url: str | None, state: Path | None) -> None:
     """Try it again: a request is queued as it was, with the same id and reply address, without its deadline.
 
-    Its result is then that of job ID (GET /v1/jobs/ID), in place of the error. What is given up again comes back here.
+    Its result is then that of job ID (`sie jobs result ID`), in place of the error. What is given up again comes back
+    here.
+
+    \b
+    Examples:
+      sie dlq replay 018f3c...
+      sie dlq replay --all --model bge-m3
     """
     _check(ids, every, model)
 
@@ -118,7 +137,13 @@ def replay(ids: tuple[str, ...], every: bool, model: str | None, nats_url: str |
 def drop(
     ids: tuple[str, ...], every: bool, model: str | None, yes: bool, nats_url: str | None, state: Path | None
 ) -> None:
-    """Throw dead letters away, for good."""
+    """Throw dead letters away, for good.
+
+    \b
+    Examples:
+      sie dlq drop 018f3c...
+      sie dlq drop --all --yes
+    """
     _check(ids, every, model)
     chosen = list(ids) or _run(nats_url, state, lambda dead: _all_ids(dead, model))
     if chosen and not yes:

@@ -38,6 +38,11 @@ def tour(port: int, state: str | None, once: bool, deadline: float) -> None:
 
     Runs sie up, sends a request while nothing runs, shows the 202, the bundle's start and the answer, and keeps serving
     until Ctrl-C.
+
+    \b
+    Examples:
+      sie tour
+      sie tour --once --port 9000
     """
     with _up(port, state) as up, SIEClient(f"http://127.0.0.1:{port}", timeout_s=30) as client:
         _wait_ready(up, port)
