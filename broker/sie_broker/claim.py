@@ -74,9 +74,11 @@ class Reference(NamedTuple):
 
 
 _FORM = re.compile(
-    r"nats:(?P<stream>\w+)/(?P<owner>[\w=-]+)/(?P<id>[0-9a-f]+)"
+    r"nats:(?P<stream>\w+)/(?P<owner>[\w=-]{1,512})/(?P<id>[0-9a-f]{1,64})"
     r"\?bytes=(?P<size>\d{1,12})&chunk=(?P<chunk>[1-9]\d{0,8})&crc32=(?P<crc32>[0-9a-f]{8})"
 )
+MAX_CHUNKS = 1 << 16
+"""In more pieces nobody stores anything; whoever names such a payload wants to fill somebody's memory."""
 _STORES = {stream: store for store, stream in STREAMS.items()}
 
 
@@ -86,16 +88,26 @@ def parse(dataref: str) -> Reference:
     Raises:
         InvalidInputError: it is none of ours.
     """
-    found = _FORM.fullmatch(dataref)
-    if found is None or found["stream"] not in _STORES:
+    if (reference := _read(dataref)) is None or reference.chunks > MAX_CHUNKS:
         raise InvalidInputError(
-            f"{dataref!r} refers to nothing that can be read here.",
+            f"{dataref[:200]!r} refers to nothing that can be read here.",
             field="dataref",
             hint="Send the data with the request, or store it as sie_broker.claim says.",
         )
+    return reference
+
+
+def _read(dataref: str) -> Reference | None:
+    found = _FORM.fullmatch(dataref)
+    if found is None or found["stream"] not in _STORES:
+        return None
+    try:
+        owner = name_of(found["owner"])
+    except ValueError:
+        return None
     return Reference(
         store=_STORES[found["stream"]],
-        owner=name_of(found["owner"]),
+        owner=owner,
         id=found["id"],
         size=int(found["size"]),
         chunk=int(found["chunk"]),

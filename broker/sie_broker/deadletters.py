@@ -83,7 +83,7 @@ def letter_of(
     else:
         fault = ""
     return DeadLetter(
-        id=unquote(own["ce-id"]) if own.get("ce-id") else f"{place.stream}-{place.sequence}",
+        id=unquote(own["ce-id"]) if _is_named(own) else f"{place.stream}-{place.sequence}",
         reason="malformed" if fault else "exhausted",
         subject=subject,
         headers=own,
@@ -109,7 +109,7 @@ def event_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def refusal(letter: DeadLetter) -> Reply | None:
     """What the caller is told; None when it was no work, or nobody is there to be told."""
-    if "ce-id" not in letter.headers or not subjects.is_work(letter.subject):
+    if not _is_named(letter.headers) or not subjects.is_work(letter.subject):
         return None
     error: SIEError = InvalidInputError(f"This is no work event: {letter.fault}.", hint="docs/events.md has the form.")
     if letter.reason == "exhausted":
@@ -135,6 +135,10 @@ def work_of(letter: DeadLetter) -> Work | None:
 def replayed(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of the work that a replay queues."""
     return {name: value for name, value in headers.items() if name not in ("ce-expirytime", REQUEUED)}
+
+
+def _is_named(headers: Mapping[str, str]) -> bool:
+    return 0 < len(headers.get("ce-id", "")) <= envelope.LONGEST_NAME
 
 
 def _reference(headers: Mapping[str, str]) -> Reference | None:

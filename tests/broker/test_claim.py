@@ -22,7 +22,7 @@ references = st.builds(
     owner=st.text(min_size=1, max_size=60),
     id=st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
     size=st.integers(0, 10**12 - 1),
-    chunk=st.integers(1, 10**9 - 1),
+    chunk=st.integers(10**8, 10**9 - 1),
     crc32=st.integers(0, 2**32 - 1),
 )
 
@@ -54,6 +54,9 @@ def test_any_other_text_is_refused_as_input(text: str) -> None:
         "nats:sie_payloads/a.*/00?bytes=1&chunk=1&crc32=00000000",
         "nats:sie_payloads/a/*?bytes=1&chunk=1&crc32=00000000",
         "nats:sie_payloads/a/00?bytes=1&chunk=1&crc32=00000000\n",
+        "nats:sie_payloads/=FF/00?bytes=1&chunk=1&crc32=00000000",
+        "nats:sie_payloads/a/00?bytes=999999999999&chunk=1&crc32=00000000",
+        f"nats:sie_payloads/{'a' * 513}/00?bytes=1&chunk=1&crc32=00000000",
     ],
 )
 def test_what_looks_like_a_reference_and_is_none_is_refused(dataref: str) -> None:

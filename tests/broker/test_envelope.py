@@ -101,6 +101,18 @@ def test_a_work_event_without_a_required_attribute_names_it(missing: str) -> Non
         envelope.to_work(headers, body)
 
 
+@pytest.mark.parametrize(
+    "header", [{"ce-id": ""}, {"ce-id": "i" * 257}, {"ce-model": "m" * 9000}, {"ce-replyto": "sie." + "r" * 5000}]
+)
+def test_a_name_that_makes_no_subject_is_a_value_error(header: dict[str, str]) -> None:
+    """The server would close the connection of whoever answers such a work."""
+    work = Work(id="i", op="encode", lane=Lane(pool="p", bundle="b", profile="c"), model="m", data=b"", time=0.0)
+    headers, body = envelope.from_work(work, source="/s")
+    (name,) = header
+    with pytest.raises(ValueError, match=name):
+        envelope.to_work(headers | header, body)
+
+
 def test_a_malformed_time_is_a_value_error() -> None:
     work = Work(id="i", op="encode", lane=Lane(pool="p", bundle="b", profile="c"), model="m", data=b"", time=0.0)
     headers, body = envelope.from_work(work, source="/s")

@@ -19,6 +19,12 @@ MSGPACK = "application/msgpack"
 JSON = "application/json"
 RESULT_TYPE = "dev.sie.result.v1"
 
+LONGEST_NAME = 256
+"""Characters of a name in its header: escaped as a token it has at most three times as many, and four of them still
+make a subject that fits the 4096 bytes of a line to the server."""
+LONGEST_REPLY_TO = 1024
+_IN_SUBJECTS = ("ce-id", "ce-pool", "ce-bundle", "ce-profile", "ce-model")
+
 _UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x7e]")  # all but visible ASCII without " and %
 
 
@@ -67,6 +73,7 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
     """
     try:
         kind = headers["ce-type"]
+        _check_names(headers)
         return Work(
             id=unquote(headers["ce-id"]),
             op=kind.removeprefix("dev.sie.").removesuffix(".v1"),
@@ -89,6 +96,15 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
         )
     except KeyError as missing:
         raise ValueError(f"work event without {missing}") from None
+
+
+def _check_names(headers: Mapping[str, str]) -> None:
+    """Refuse what is to be part of a subject and is too long for it: the server closes a connection that sends one."""
+    for name in _IN_SUBJECTS:
+        if not 0 < len(headers[name]) <= LONGEST_NAME:
+            raise ValueError(f"work event whose {name} has {len(headers[name])} characters")
+    if len(headers.get("ce-replyto", "")) > LONGEST_REPLY_TO:
+        raise ValueError(f"work event whose ce-replyto has {len(headers['ce-replyto'])} characters")
 
 
 def from_reply(reply: Reply) -> tuple[dict[str, str], bytes]:

@@ -16,6 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from sie_broker import deadletters, jobs, subjects
 from sie_broker.contract import Bucket, Payloads
+from sie_broker.events import envelope
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.streams import DEAD
 from sie_broker.records import DeadLetter, Reply
@@ -65,7 +66,8 @@ class NatsDeadLetters:
         if not await self._is_kept(subject):
             await self._keep(subject, letter)
         if (reply := deadletters.refusal(letter)) is not None:
-            if (inbox := letter.headers.get("ce-replyto")) is not None:
+            inbox = letter.headers.get("ce-replyto")
+            if inbox is not None and len(inbox) <= envelope.LONGEST_REPLY_TO:
                 await self._answer(unquote(inbox), reply)
             # Last, for it says that the work was answered. In any case: who repeats the request is told the same.
             await jobs.keep(self._jobs, reply)
