@@ -126,8 +126,10 @@ async def unless(stop: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
 
 
 @asynccontextmanager
-async def serving(app: Any, host: str, port: int, *, drain_s: int = DRAIN_S) -> AsyncIterator[int]:
-    """Serve an ASGI app while the context is open; yields the port, a free one for 0.
+async def serving(
+    app: Any, host: str, port: int, *, drain_s: int = DRAIN_S, websockets: bool = False
+) -> AsyncIterator[int]:
+    """Serve an ASGI app while the context is open; yields the port, a free one for 0. ``websockets``: these too.
 
     At its end requests in flight may finish within ``drain_s`` seconds; then they are cut, and their callers ask again.
 
@@ -144,7 +146,10 @@ async def serving(app: Any, host: str, port: int, *, drain_s: int = DRAIN_S) -> 
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="none",
+        # Its frames are made once for all and sent to many: compressing them for each would cost more than it saves.
+        ws="websockets-sansio" if websockets else "none",
+        ws_per_message_deflate=False,
+        ws_max_size=4096,
         date_header=False,
         proxy_headers=False,
         timeout_keep_alive=120,

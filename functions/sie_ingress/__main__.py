@@ -33,7 +33,7 @@ async def main() -> None:
     lanes, readiness = Lanes(broker, setting.cold_start_s), Readiness()
     pools = Pools(registry, lanes, PoolTable(broker.pools))
     ingress = app(broker, registry, lanes, pools, setting, readiness)
-    async with process.serving(ingress, setting.host, process.port()):
+    async with process.serving(ingress, setting.host, process.port(), websockets=True):
         if not await process.unless(stop, _catalogue(broker, registry)):
             return
         following = [
@@ -49,6 +49,7 @@ async def main() -> None:
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()
         readiness.leave()
+        await ingress.state.watch.leave()
     for task in following:
         task.cancel()
     await asyncio.gather(*following, return_exceptions=True)  # what was taken in is placed, or left to others

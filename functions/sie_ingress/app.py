@@ -33,6 +33,7 @@ from sie_ingress.operations import CHECKS
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Submitter
+from sie_ingress.watch import Watch
 from sie_sdk.errors import SIEError, UnavailableError
 
 
@@ -57,7 +58,7 @@ class Readiness:
 def app(
     broker: Broker, registry: Registry, lanes: Lanes, pools: Pools, settings: Settings, readiness: Readiness
 ) -> Starlette:
-    """The ASGI application. ``state.event_requests`` of it takes events that come otherwise.
+    """The ASGI application. ``state.event_requests`` of it takes events that come otherwise; ``state.watch`` lets go.
 
     Raises:
         ConfigurationError: ``reply_sinks`` or ``reply_subjects`` is wrong.
@@ -71,7 +72,8 @@ def app(
     allowed = AllowList(settings.reply_sinks, settings.reply_subjects)
     requests = EventRequests(broker, registry, inference, allowed, settings.max_body_bytes)
     events = Events(requests, lanes, answers, settings)
-    models = Models(registry, lanes)
+    models, health = Models(registry, lanes), Health(lanes, registry)
+    watch = Watch(registry, health.seen, lambda: readiness.ready)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
@@ -84,7 +86,8 @@ def app(
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
             Route("/", page, methods=["GET"]),
-            Route("/health", Health(lanes, registry).__call__, methods=["GET"]),
+            Route("/health", health.__call__, methods=["GET"]),
+            *watch.routes(),
             Route("/readyz", readiness.__call__, methods=["GET"]),
             Route("/metrics", metrics.page, methods=["GET"]),
             *OpenApi(registry, settings).routes(),
@@ -96,5 +99,5 @@ def app(
             Exception: answer.refuse_unknown,
         },
     )
-    ingress.state.event_requests = requests
+    ingress.state.event_requests, ingress.state.watch = requests, watch
     return ingress

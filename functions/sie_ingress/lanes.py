@@ -20,6 +20,7 @@ from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane, WorkerState
 from sie_broker.workers import Workers
 from sie_ingress.cold_starts import ColdStarts
+from sie_ingress.throughput import Throughput
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.ingress.lanes")
@@ -55,6 +56,7 @@ class Lanes:
         self._statuses: dict[Lane, LaneStatus] = {}
         self._drained: list[Drained] = []
         self._cold_starts = ColdStarts(broker.lanes, default_s, clock)
+        self._throughput = Throughput()
 
     async def follow(self) -> None:
         """Keep the mirrors up to date until cancelled."""
@@ -77,6 +79,8 @@ class Lanes:
     def heard(self, worker: str, value: bytes | None) -> None:
         """Take in one heartbeat; None: the worker said goodbye."""
         state = self._workers.heard(worker, value)
+        if state is not None:
+            self._throughput.heard(worker, state.at, state.completed)
         if state is not None and state.state == "ready":
             # Away from home it may have been up already, and only changed its pool.
             self._cold_starts.ready(state.lane, started=state.lane.pool == state.home)
@@ -107,6 +111,10 @@ class Lanes:
     def workers(self) -> list[WorkerState]:
         """Everybody heard of lately."""
         return self._workers.all()
+
+    def throughput(self) -> float:
+        """Works that all workers together answered in a second, lately."""
+        return self._throughput.per_second(worker.worker for worker in self.workers())
 
     def live(self, lane: Lane) -> bool:
         """Whether a ready worker serves the lane now."""

@@ -99,13 +99,12 @@ class Models:
 
 def info(spec: ModelSpec, here: Fleet, aliases: list[str]) -> ModelInfo:
     """The public row of a model."""
-    widths = {name: getattr(getattr(spec.tasks, name), "dim", None) for name in get_args(OutputType)}
     state = here.state(spec.id)
     return ModelInfo(
         name=spec.id,
         inputs=["text"],
         outputs=spec.outputs,
-        dims={name: dim for name, dim in widths.items() if dim is not None},
+        dims=dims(spec),
         max_sequence_length=spec.max_sequence_length,
         revision=spec.revision,
         bundle=spec.bundle,
@@ -116,6 +115,12 @@ def info(spec: ModelSpec, here: Fleet, aliases: list[str]) -> ModelInfo:
         aliases=aliases,
         routing=LOCAL,
     )
+
+
+def dims(spec: ModelSpec) -> dict[str, int]:
+    """The width of each output that has one."""
+    widths = {name: getattr(getattr(spec.tasks, name), "dim", None) for name in get_args(OutputType)}
+    return {name: dim for name, dim in widths.items() if dim is not None}
 
 
 def _error(failure: LoadFailure) -> ModelLoadError:

@@ -39,8 +39,9 @@ def serve(host: str, port: int, models: str) -> None:
     """Serve the catalogue from one process, without NATS.
 
     \b
-    sie serve
-    sie serve --port 9000 --models sentence-transformers/all-MiniLM-L6-v2
+    Examples:
+      sie serve
+      sie serve --port 9000 --models sentence-transformers/all-MiniLM-L6-v2
     """
     process.run("serve", lambda: main(host, port, models))
 
@@ -67,12 +68,14 @@ async def main(host: str, port: int, models: str) -> None:
         asyncio.create_task(Dispatcher(broker, AllowList(ingress.reply_sinks, "")).run()),
     ]
     pools = Pools(registry, lanes, PoolTable(broker.pools), assigns=False)
-    async with process.serving(app(broker, registry, lanes, pools, ingress, readiness), host, port):
+    served = app(broker, registry, lanes, pools, ingress, readiness)
+    async with process.serving(served, host, port, websockets=True):
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
         readiness.ready = True
         log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)
         await stop.wait()
         readiness.ready = False
+        await served.state.watch.leave()
         await asyncio.gather(*(bundle.drain() for bundle in bundles))
     for task in following:
         task.cancel()

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
-
+from sie_ingress.models import ModelList, OneModel
+from sie_ingress.openapi.headers import NOT_NAMED
 from sie_ingress.openapi.inference import NAME, ONE_PATH
 from sie_ingress.openapi.operation import Described, Example, Operation, Reply
 from sie_sdk import errors
-from sie_sdk.types import ModelInfo
-
-
-class ModelList(Struct):
-    """The models by name."""
-
-    models: list[ModelInfo]
-
 
 DESCRIBED: Final[Described] = {
     ("GET", "/v1/models"): Operation(
@@ -32,8 +24,8 @@ DESCRIBED: Final[Described] = {
         summary="One model",
         tag="catalogue",
         parameters=(NAME,),
-        replies=(Reply(200, "The model.", ModelInfo),),
-        errors=(errors.ModelNotFoundError,),
+        replies=(Reply(200, "The model.", OneModel),),
+        errors=(errors.InvalidInputError, *NOT_NAMED),
         examples=(
             Example("one", 200, None, ONE_PATH, offers="dense"),
             Example("no such model", 404, None, {"model": "no/such-model"}),

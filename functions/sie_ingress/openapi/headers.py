@@ -89,8 +89,14 @@ BAD_BODY: Final[tuple[type[SIEError], ...]] = (
     errors.PayloadTooLargeError,
     errors.UnsupportedMediaTypeError,
 )
-NOT_PLACED: Final[tuple[type[SIEError], ...]] = (
+NOT_NAMED: Final[tuple[type[SIEError], ...]] = (
     errors.ModelNotFoundError,
+    errors.BundleNotFoundError,
+    errors.BundleConflictError,
+    errors.UnknownProfileError,
+)
+NOT_PLACED: Final[tuple[type[SIEError], ...]] = (
+    *NOT_NAMED,
     errors.PoolNotFoundError,
     errors.PoolCapacityError,
     errors.PoolNotReadyError,

@@ -4,60 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
-
+from sie_ingress.cluster import Cluster
 from sie_ingress.openapi.operation import Described, Example, Header, Operation, Parameter, Reply
 from sie_sdk.errors import UnavailableError
-
-
-class Cluster(Struct):
-    """Counts."""
-
-    worker_count: int
-    models_loaded: int
-
-
-class LaneRow(Struct):
-    """A lane: ``waiting`` works are queued or in hand, of which one pod clears ``rate`` in a second."""
-
-    pool: str
-    bundle: str
-    gpu: str
-    waiting: int
-    rate: float
-    measured: bool
-    wanted: int
-    live: int
-    bundle_config_hash: str
-
-
-class WorkerRow(Struct):
-    """A worker; ``startup`` is seconds from the decision to start it to each milestone."""
-
-    name: str
-    gpu: str
-    pool: str
-    bundle: str
-    healthy: bool
-    state: str
-    loaded_models: list[str]
-    queue_depth: int
-    completed: int
-    texts_computed: int
-    memory_used_bytes: int
-    bundle_config_hash: str
-    startup: dict[str, float]
-
-
-class HealthReply(Struct):
-    """The lanes and workers as this ingress sees them."""
-
-    status: str
-    type: str
-    cluster: Cluster
-    lanes: list[LaneRow]
-    workers: list[WorkerRow]
-
 
 _ETAG: Final = Header("ETag", "Changes with the document.")
 _SEEN: Final = Parameter("If-None-Match", "The ETag of the copy at hand: answered 304 while it is the same.")
@@ -83,8 +32,25 @@ DESCRIBED: Final[Described] = {
         id="health",
         summary="Lanes and workers as the ingress sees them",
         tag="operation",
-        replies=(Reply(200, "The ingress lives.", HealthReply),),
+        replies=(Reply(200, "The ingress lives.", Cluster),),
         examples=(Example("look", 200),),
+    ),
+    ("GET", "/ws/cluster-status"): Operation(
+        id="watchCluster",
+        summary="The cluster, every second",
+        tag="operation",
+        description="Text frames, each as `GET /health` answers. Who reads too slowly misses frames. Ends with code "
+        "1001 when the server goes away; 403 while it does, or while too many watch.",
+        replies=(Reply(101, "Frames follow."),),
+        socket=True,
+    ),
+    ("GET", "/ws/status"): Operation(
+        id="watchWorker",
+        summary="The server as one worker, five times a second",
+        tag="operation",
+        description="For clients that watch a worker: all workers as if they were one. Otherwise as the cluster's.",
+        replies=(Reply(101, "Frames follow."),),
+        socket=True,
     ),
     ("GET", "/readyz"): Operation(
         id="ready",

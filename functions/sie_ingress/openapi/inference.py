@@ -18,8 +18,8 @@ from sie_sdk.types import EncodeRequest, ExtractRequest, ScoreRequest
 
 NAME: Final = Parameter(
     "model",
-    "The model's id, slashes included (`/` or `%2F`); case does not matter, and the organisation may be left out where "
-    "that is unambiguous. `GET /v1/models` lists them.",
+    "The model as `[bundle:/]org/model[:profile]` or an alias, slashes included (`/` or `%2F`); case does not matter, "
+    "and the organisation may be left out where that is unambiguous. `GET /v1/models` lists them.",
     where="path",
     example=MODEL,
 )
