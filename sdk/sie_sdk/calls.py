@@ -1,7 +1,8 @@
 """Every call of the clients, written once: generators that build a request, settle it and read its reply.
 
 Owns paths, headers and what counts as the answer. Not here: following jobs and trying again (``settle``), the bytes of
-bodies (``wire``, ``results``), sockets (``transport``), the public methods and their documentation (``methods``).
+bodies (``wire``, ``results``), how large a request is (``chunks``), sockets (``transport``), the public methods and
+their documentation (``methods``).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from sie_sdk import results, wire
-from sie_sdk.effects import Call, Patience, Reply, Send, Terms
-from sie_sdk.errors import InvalidInputError, UnexpectedReplyError
+from sie_sdk import chunks, results, wire
+from sie_sdk.chunks import Chunk, Tally
+from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Terms, Together
+from sie_sdk.errors import InvalidInputError, SIEError, UnexpectedReplyError
 from sie_sdk.settle import read, settle
 from sie_sdk.types import (
     EncodeParams,
@@ -28,6 +30,7 @@ from sie_sdk.types import (
     Operation,
     OutputDtype,
     OutputType,
+    Priority,
     ScoreRequest,
     ScoreResult,
 )
@@ -106,10 +109,61 @@ ORDERS: dict[Operation, Callable[..., Order]] = {"encode": encode, "score": scor
 """How the order for each operation is made of a call's keywords."""
 
 
-def ask(order: Order, items: Sequence[Item | str]) -> Call[Any]:
-    """One request for ``items``; returns its result."""
-    send = request(order, items)
-    reply: Reply = yield from settle(send, order.patience)
+def order(
+    operation: Operation,
+    model: str,
+    timeout_s: float,
+    own_pool: str | None,
+    *,
+    wait_for_capacity: bool = True,
+    deadline_s: float = 300.0,
+    cancel: Cancel | None = None,
+    idempotency_key: str | None = None,
+    priority: Priority | None = None,
+    expire_s: float | None = None,
+    pool: str | None = None,
+    **asked: Any,
+) -> Order:
+    """The order that a method's keywords make, of a client with that ``timeout_s`` and a pool of its own."""
+    patience = Patience(wait_for_capacity, deadline_s, timeout_s, cancel)
+    return ORDERS[operation](model, patience, Terms(idempotency_key, priority, expire_s, pool or own_pool), **asked)
+
+
+def check_width(concurrency: int) -> None:
+    """Refuse a number of requests at a time that makes no sense."""
+    if concurrency < 1:
+        raise InvalidInputError(
+            f"concurrency is {concurrency}.", field="concurrency", limit=1, hint="Pass 1 for one request at a time."
+        )
+
+
+def ask(order: Order, items: Sequence[Item | str], width: int) -> Call[Any]:
+    """All ``items`` in as many requests as it takes, ``width`` at a time; returns one result."""
+    check_width(width)
+    if len(cut := chunks.cut(items)) == 1:
+        return (yield from _one(order, items))
+    # One deadline for all of them.
+    patience = msgspec.structs.replace(order.patience, started=order.patience.now())
+    order = msgspec.structs.replace(order, patience=patience)
+    parts: list[Any] = yield Together((part(order, chunk) for chunk in cut), width, Tally(len(items), patience.now))
+    return chunks.merged(order.operation, parts, cut)
+
+
+def part(order: Order, chunk: Chunk) -> Call[Any]:
+    """The request for one chunk of many; its result is its own, but an error is placed in the whole."""
+    key, priority = order.terms.idempotency_key, order.terms.priority or "bulk"
+    key = key and f"{key}:{chunk.start}-{chunk.stop}"
+    terms = msgspec.structs.replace(order.terms, idempotency_key=key, priority=priority)
+    try:
+        items = chunk.items if order.operation == "encode" else chunk.named
+        return (yield from _one(msgspec.structs.replace(order, terms=terms), items))
+    except SIEError as error:
+        chunks.place(error, chunk)
+        raise
+
+
+def _one(order: Order, items: Sequence[Item | str]) -> Call[Any]:
+    reply: Reply = yield from settle(request(order, items), order.patience, items=len(items))
     return answer(order.operation, reply, len(items))
 
 
@@ -135,9 +189,7 @@ def answer(operation: Operation, reply: Reply, asked: int | None = None) -> Any:
     result = read(reply, lambda body, _: _READERS[operation](body))
     answered = len(result.scores if isinstance(result, ScoreResult) else result)
     if asked is not None and answered != asked:
-        raise UnexpectedReplyError(
-            f"{answered} results came back for {asked} items.", request_id=reply.headers.get("x-request-id")
-        )
+        raise UnexpectedReplyError(f"{answered} results came back for {asked} items.", request_id=reply.request_id)
     return result
 
 

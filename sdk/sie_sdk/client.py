@@ -1,32 +1,44 @@
 """The public clients: :class:`SIEClient` blocks on its calls, :class:`SIEAsyncClient` awaits them.
 
 Owns where requests go and the life of the connection pool. Not here: the methods (``methods``), what a call does
-(``calls``), how it is carried (``transport``).
+(``calls``), how it is carried (``drivers``, ``transport``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from sie_sdk.effects import Call, Server
+from sie_sdk import chunks
+from sie_sdk.chunks import Chunk, Tally
+from sie_sdk.effects import Call, Server, Together
 from sie_sdk.errors import ConfigurationError
 from sie_sdk.job_methods import JobMethods
 from sie_sdk.jobs import AsyncJob, Job
 from sie_sdk.methods import Http, Methods
 from sie_sdk.pool_methods import PoolKeywords, PoolMethods, pool_spec
+from sie_sdk.stream_methods import StreamMethods
 from sie_sdk.types import Progress
 
 if TYPE_CHECKING:
     import httpx  # noqa: F401 - named by the clients' base classes
 
+    from sie_sdk.drivers import AsyncLine, Line
     from sie_sdk.leases import AsyncPoolLease, PoolLease
+
+S = TypeVar("S")
+
+CLOSING_S = 2.0
+"""How long ``close`` may wait for requests that are under way and whose results nobody wants any more."""
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 
 
-class _Client(Methods[Http], JobMethods[Http], PoolMethods[Http]):
+class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], PoolMethods[Http]):
     def __init__(
         self,
         base_url: str | None = None,
@@ -47,7 +59,9 @@ class _Client(Methods[Http], JobMethods[Http], PoolMethods[Http]):
             pool: the pool whose workers compute what a call names no other pool for.
             timeout_s: seconds one HTTP request may take; a call may make several.
             max_connections: connections open at a time; further requests wait for one.
-            http_client: an httpx client of your own (proxies, certificates, test transports). You close it.
+            http_client: an httpx client of your own, for proxies, certificates, headers or tests. You close it, and
+                it stays in the process that made it. Without one httpx's own environment counts: ``HTTPS_PROXY``,
+                ``NO_PROXY``, ``SSL_CERT_FILE``.
 
         Raises:
             ConfigurationError: ``base_url`` is not an http or https URL.
@@ -64,7 +78,9 @@ class _Client(Methods[Http], JobMethods[Http], PoolMethods[Http]):
         self._max_connections = max_connections
         self._keeps_alive = True
         self._own_http: Http | None = http_client
+        self._own_pid = os.getpid()
         self._pools: dict[int, Http] = {}
+        self._slots: dict[int, Any] = {}
         self._closed = False
         self._leases: set[Any] = set()
 
@@ -82,11 +98,27 @@ class _Client(Methods[Http], JobMethods[Http], PoolMethods[Http]):
         if self._closed:
             raise ConfigurationError("This client is closed.", hint="Make a new one, or leave its `with` block later.")
         if self._own_http is not None:
+            if os.getpid() != self._own_pid:
+                raise ConfigurationError(
+                    "This client's http_client was made before this process was forked.",
+                    field="http_client",
+                    hint="Make both in the process that uses them.",
+                )
             return self._own_http
         # A child process must not write to its parent's connections, so each process opens its own pool. Threads may
         # race to the first use: setdefault keeps one pool, and one that was never used holds nothing open.
         pid = os.getpid()
         return self._pools.get(pid) or self._pools.setdefault(pid, make(self._max_connections, self._keeps_alive))
+
+    def _half(self, semaphore: Callable[[int], S]) -> S:
+        """Half of the connections, for calls that would take many: the other half is for all other calls."""
+        pid = os.getpid()
+        made: S = self._slots.get(pid) or self._slots.setdefault(pid, semaphore(self._half_count))
+        return made
+
+    @property
+    def _half_count(self) -> int:
+        return max(1, self._max_connections // 2)
 
     def _take_pool(self) -> Http | None:
         self._closed = True
@@ -118,7 +150,8 @@ class SIEClient(_Client["httpx.Client"]):
         for lease in [*self._leases]:
             lease.stop()
         if pool := self._take_pool():
-            pool.close()
+            with self._calls_ended():
+                pool.close()
 
     def __enter__(self) -> SIEClient:
         return self
@@ -130,9 +163,39 @@ class SIEClient(_Client["httpx.Client"]):
         return Job(self, *fields)
 
     def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        from sie_sdk import transport
+        from sie_sdk import drivers
 
-        return transport.run(self._http(transport.sync_pool), self._server, call, progress)
+        return drivers.run(self._line(), call, progress)
+
+    def _stream(
+        self, ask: Callable[[Chunk], Call[Any]], items: Any, width: int, progress: Callable[[Progress], object] | None
+    ) -> Iterator[Any]:
+        from sie_sdk import drivers
+
+        together = Together((ask(chunk) for chunk in chunks.each(items)), width, Tally(None))
+        with contextlib.closing(drivers.in_order(self._line(), together, progress, at_once=False)) as results:
+            for result in results:
+                yield from result
+
+    @contextlib.contextmanager
+    def _calls_ended(self) -> Iterator[None]:
+        """Give the threads of calls that failed or were left a moment, to hand their connections back."""
+        end = time.monotonic() + CLOSING_S
+        slots: threading.Semaphore | None = self._slots.get(os.getpid())
+        held = 0
+        while slots is not None and held < self._half_count and slots.acquire(timeout=max(0.0, end - time.monotonic())):
+            held += 1
+        try:
+            yield
+        finally:
+            if slots is not None and held:
+                slots.release(held)
+
+    def _line(self) -> Line:
+        from sie_sdk import drivers, transport
+
+        http = self._http(transport.sync_pool)
+        return drivers.Line(http, self._server, self._half(threading.Semaphore))
 
 
 class SIEAsyncClient(_Client["httpx.AsyncClient"]):
@@ -167,7 +230,27 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
         return AsyncJob(self, *fields)
 
     async def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        from sie_sdk import transport
+        from sie_sdk import drivers
+
+        return await drivers.run_async(self._line(), call, progress)
+
+    async def _stream(
+        self, ask: Callable[[Chunk], Call[Any]], items: Any, width: int, progress: Callable[[Progress], object] | None
+    ) -> AsyncIterator[Any]:
+        from sie_sdk import drivers
+
+        calls = (ask(chunk) async for chunk in chunks.each_awaited(items))
+        together = Together((), width, Tally(None))
+        running = drivers.in_order_async(self._line(), together, progress, calls=calls, at_once=False)
+        async with contextlib.aclosing(running) as results:
+            async for result in results:
+                for each in result:
+                    yield each
+
+    def _line(self) -> AsyncLine:
+        import asyncio
+
+        from sie_sdk import drivers, transport
 
         http = self._http(transport.async_pool)
-        return await transport.run_async(http, self._server, call, progress)
+        return drivers.AsyncLine(http, self._server, self._half(asyncio.Semaphore))

@@ -1,16 +1,16 @@
 """What a call asks of the world, as data: requests to send, pauses, news for the caller. One contract for all drivers.
 
-    caller ──next──> call ──Send──> transport ──Reply──> call ──Wait / Report──> ... ──return──> result
+    caller ──next──> call ──Send──> driver ──Reply──> call ──Wait / Report / Together──> ... ──return──> result
 
 Owns the records that pass between a call (a generator that yields effects and is sent what came back) and its driver.
 A failed connection is thrown in at the ``Send``. Not here: which effects (``calls``, ``settle``), performing them
-(``transport``).
+(``drivers``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -58,19 +58,37 @@ class Report(msgspec.Struct, frozen=True):
     progress: Progress
 
 
+class Together(msgspec.Struct, frozen=True):
+    """Effect: run ``calls``, at most ``width`` at a time; what comes back is the list of their results, in their order.
+
+    The first to fail ends the others, and its error is thrown in. ``heard`` makes of what one of them reports what the
+    caller is told.
+    """
+
+    calls: Iterable[Call[Any]]
+    width: int
+    heard: Callable[[Progress], Progress]
+
+
 class Reply(msgspec.Struct, frozen=True):
-    """What came back for a ``Send``; header names are looked up in lower case."""
+    """What came back for a ``Send``; header names are looked up in lower case. ``asked_as``: the request's own id."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    asked_as: str | None = None
+
+    @property
+    def request_id(self) -> str | None:
+        """The id the server knows the request by, else the one it was sent with."""
+        return self.headers.get("x-request-id") or self.asked_as
 
     @property
     def content_type(self) -> str | None:
         return self.headers.get("content-type")
 
 
-Effect: TypeAlias = Send | Wait | Report
+Effect: TypeAlias = Send | Wait | Report | Together
 Call: TypeAlias = Generator[Effect, Any, T]
 
 
@@ -94,10 +112,14 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """How long one call tries and who may stop it; ``timeout_s`` bounds one HTTP request, ``deadline_s`` them all."""
+    """How long one call tries and who may stop it; ``timeout_s`` bounds one HTTP request, ``deadline_s`` them all.
+
+    ``started``: when the call it is part of began, by ``now``; None: when it begins itself.
+    """
 
     wait_for_capacity: bool = True
     deadline_s: float = 300.0
     timeout_s: float = 150.0
     cancel: Cancel | None = None
     now: Callable[[], float] = time.monotonic
+    started: float | None = None

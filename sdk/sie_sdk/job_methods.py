@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sie_sdk import calls, jobs
-from sie_sdk.effects import Call, Cancel, Patience, Terms
+from sie_sdk.effects import Call, Cancel
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.jobs import AsyncJob, Job
 from sie_sdk.types import (
@@ -130,14 +130,8 @@ class JobMethods(Generic[Http]):
         model: str,
         items: One | Many,
         *,
-        deadline_s: float = 300.0,
         progress: Callable[[Progress], object] | None = None,
-        cancel: Cancel | None = None,
-        idempotency_key: str | None = None,
-        priority: Priority | None = None,
-        expire_s: float | None = None,
-        pool: str | None = None,
-        **asked: Any,
+        **keywords: Any,
     ) -> Any:
         """Queue work and return at once: ``job = client.submit("encode", model, texts)``, later ``job.result()``.
 
@@ -147,9 +141,9 @@ class JobMethods(Generic[Http]):
             operation: ``encode``, ``score`` (which takes ``query=``) or ``extract``.
             model: a name of ``list_models()``.
             items: one text or :class:`Item`, or a list of them; as many as one request may hold.
-            deadline_s: seconds until this gives up having the work accepted. How long the work takes is not counted.
 
-        The other keywords are those of ``encode``, ``score`` and ``extract``, but for ``wait_for_capacity``.
+        The keywords are those of ``encode``, ``score`` and ``extract``, but for ``wait_for_capacity`` and
+        ``concurrency``. ``deadline_s`` is for having the work accepted; how long it takes is not counted.
 
         Returns:
             A :class:`Job`, the async client's an :class:`AsyncJob`. ``result()`` returns what the operation's own
@@ -165,12 +159,7 @@ class JobMethods(Generic[Http]):
                 field="operation",
                 hint=f"Use one of {', '.join(calls.ORDERS)}.",
             )
-        order = calls.ORDERS[operation](
-            model,
-            Patience(True, deadline_s, self._timeout_s, cancel),
-            Terms(idempotency_key, priority, expire_s, pool or self._pool),
-            **asked,
-        )
+        order = calls.order(operation, model, self._timeout_s, self._pool, **keywords)
         return self._run(self._submitted(order, items), progress)
 
     @overload

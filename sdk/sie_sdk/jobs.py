@@ -43,7 +43,7 @@ def submit(order: Order, items: Sequence[Item | str]) -> Call[str]:
         raise UnexpectedReplyError(
             "The server computed the work at once instead of queueing it.",
             hint="Ask for the result itself, with encode, score or extract.",
-            request_id=reply.headers.get("x-request-id"),
+            request_id=reply.request_id,
             http_status=reply.status,
         )
     return read(reply, results.read_job).id
@@ -168,6 +168,7 @@ class AnyJob(Generic[Http, T]):
             self._outcome = calls.answer(self.operation, reply, self._asked)
             return
         error = refusals.read_error(reply.status, reply.headers, reply.body)
+        error.request_id = reply.request_id
         if is_of_the_server(error) or isinstance(error, (JobNotFoundError, UnexpectedReplyError)):
             raise error
         self._outcome = error

@@ -36,6 +36,10 @@ Blocking: TypeAlias = "Methods[httpx.Client]"
 Awaited: TypeAlias = "Methods[httpx.AsyncClient]"
 
 
+CONCURRENCY = 8
+"""Requests that a call for many items has under way at a time, unless told otherwise."""
+
+
 class CallKeywords(TypedDict, total=False):
     """The keywords of every inference call, for the type checker; ``encode`` documents them."""
 
@@ -49,6 +53,7 @@ class CallKeywords(TypedDict, total=False):
     priority: Priority | None
     expire_s: float | None
     pool: str | None
+    concurrency: int
 
 
 class EncodeKeywords(CallKeywords, total=False):
@@ -109,6 +114,7 @@ class Methods(Generic[Http]):
         priority: Priority | None = None,
         expire_s: float | None = None,
         pool: str | None = None,
+        concurrency: int = CONCURRENCY,
     ) -> Any:
         """Turn texts into vectors: ``client.encode("all-MiniLM-L6-v2", "hello").dense`` has shape ``[dims]``.
 
@@ -116,7 +122,8 @@ class Methods(Generic[Http]):
 
         Args:
             model: a name of ``list_models()``.
-            items: one text or :class:`Item`, or a list of them.
+            items: one text or :class:`Item`, or a list of them. A long list (over 256 items or a million characters) is
+                sent in several requests. ``encode_stream`` takes any number without holding them all.
             output_types: what to compute, of ``dense``, ``sparse`` and ``multivector``; default ``dense`` where the
                 model has it, else all it has.
             instruction: put before each text, for models that were trained with one.
@@ -125,13 +132,14 @@ class Methods(Generic[Http]):
             options: per-model choices, see the model's own page.
             wait_for_capacity: False raises at once instead of waiting for a worker.
             deadline_s: seconds until the call gives up, waiting included. The work stays queued.
-            progress: called with a :class:`Progress` whenever the call begins to wait; what it raises ends the call.
+            progress: called with a :class:`Progress` whenever the call begins to wait, and as items are done; what it
+                raises ends the call.
             cancel: a ``threading.Event``; setting it ends a wait at once, and a request being held within a second.
             idempotency_key: names this piece of work; the server computes it once however often it is sent.
-            priority: ``interactive`` work goes before ``bulk``; default: bulk for a request so large that the server
-                splits it, else interactive.
+            priority: ``interactive`` work goes before ``bulk``; default: bulk for a long list, else interactive.
             expire_s: seconds after which the server need not begin with the work any more; default: an hour.
             pool: the pool whose workers are to compute it; default: the client's, else everybody's.
+            concurrency: requests of a long list under way at a time.
 
         Returns:
             One :class:`EncodeResult` for one item, a list in the items' order for a list; the async client's to await.
@@ -141,7 +149,8 @@ class Methods(Generic[Http]):
             ModelNotFoundError: ``error.details["nearest"]`` has names that are close.
             UnavailableError: not now, and ``wait_for_capacity`` is False; ``error.retry_after`` says when.
             DeadlineExceededError: ``deadline_s`` passed; ``error.details["job"]`` names the queued work.
-            SIEError: anything else; the whole tree is in ``sie_sdk.errors``.
+            SIEError: anything else; the whole tree is in ``sie_sdk.errors``. Of a long list the first error ends all
+                requests, and ``error.details["items"]`` is the ``[start, stop]`` of the one that failed.
         """
         many = [items] if isinstance(items, (str, Item)) else items
         order = calls.encode(
@@ -154,7 +163,7 @@ class Methods(Generic[Http]):
             is_query=is_query,
             options=options,
         )
-        call = calls.ask(order, many)
+        call = calls.ask(order, many, concurrency)
         return self._run(call if many is items else calls.first(call), progress)
 
     @overload
@@ -182,13 +191,14 @@ class Methods(Generic[Http]):
         priority: Priority | None = None,
         expire_s: float | None = None,
         pool: str | None = None,
+        concurrency: int = CONCURRENCY,
     ) -> Any:
         """Score items against a query, best first: ``client.score("ms-marco-MiniLM-L-6-v2", "capital?", texts)``.
 
         Args:
             model: a reranker of ``list_models()``, or a multivector model, which scores by MaxSim.
             query: a text or :class:`Item`.
-            items: what to score, at most 1000. ``Item(multivector=...)`` spares computing vectors you already have.
+            items: what to score. ``Item(multivector=...)`` spares computing vectors you already have.
             instruction: what counts as relevant, for models that were trained with one.
 
         The other keywords, and what is raised, are those of :meth:`encode`.
@@ -205,7 +215,8 @@ class Methods(Generic[Http]):
             instruction=instruction,
             options=options,
         )
-        return self._run(calls.ask(order, [items] if isinstance(items, (str, Item)) else items), progress)
+        call = calls.ask(order, [items] if isinstance(items, (str, Item)) else items, concurrency)
+        return self._run(call, progress)
 
     @overload
     def extract(  # type: ignore[overload-overlap]
@@ -241,6 +252,7 @@ class Methods(Generic[Http]):
         priority: Priority | None = None,
         expire_s: float | None = None,
         pool: str | None = None,
+        concurrency: int = CONCURRENCY,
     ) -> Any:
         """Find entities in texts, or classify them: ``client.extract("bert-base-NER", "Ada is in London").entities``.
 
@@ -267,7 +279,7 @@ class Methods(Generic[Http]):
             instruction=instruction,
             options=options,
         )
-        call = calls.ask(order, many)
+        call = calls.ask(order, many, concurrency)
         return self._run(call if many is items else calls.first(call), progress)
 
     @overload

@@ -1,7 +1,7 @@
 """From a call's first request to its last reply: follow the job of a 202, try again or give up.
 
 Owns when that happens and what is told meanwhile. Not here: what is asked for (``calls``), sockets, clocks that tick,
-threads, event loops (``transport``).
+threads, event loops (``drivers``).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ GRACE_S = 10.0
 """How much longer than the asked hold a reply may take."""
 
 
-def settle(request: Send, patience: Patience, *, until_queued: bool = False) -> Call[Reply]:
+def settle(request: Send, patience: Patience, *, items: int = 0, until_queued: bool = False) -> Call[Reply]:
     """Send ``request`` until it has a final reply: follow the job of a 202, try again on 503, 429 and no connection.
 
-    ``until_queued``: a 202 is final too.
+    ``items``: how many it asks for, to be told. ``until_queued``: a 202 is final too.
 
     Raises:
         SIEError: the server's final error, or with ``wait_for_capacity=False`` its first "not now".
@@ -53,7 +53,7 @@ def settle(request: Send, patience: Patience, *, until_queued: bool = False) -> 
         CancelledByCallerError: ``cancel`` was set; likewise.
         UnexpectedReplyError: a reply does not follow the protocol.
     """
-    return _Errand(request, patience, until_queued=until_queued).run()
+    return _Errand(request, patience, items, until_queued=until_queued).run()
 
 
 def follow(job: str, look: Send, patience: Patience) -> Call[Reply]:
@@ -71,13 +71,21 @@ class _Errand:
     """The state of one :func:`settle`: when it began, the job it follows and what it last heard."""
 
     def __init__(
-        self, request: Send, patience: Patience, *, until_queued: bool = False, job: str | None = None
+        self,
+        request: Send,
+        patience: Patience,
+        items: int = 0,
+        *,
+        until_queued: bool = False,
+        job: str | None = None,
     ) -> None:
         self.request = request
         self.patience = patience
+        self.items = items
         self.until_queued = until_queued
         self.attached = self.following = job is not None
-        self.started = self.sent = patience.now()
+        self.sent = patience.now()
+        self.started = self.sent if patience.started is None else patience.started
         self.job = job
         self.location = request.path if job else ""
         self.heard = f"job {job}" if job else "the first reply"
@@ -97,6 +105,7 @@ class _Errand:
                 return reply
             else:
                 refusal = refusals.read_error(reply.status, reply.headers, reply.body)
+                refusal.request_id = reply.request_id
                 if not isinstance(refusal, UnavailableError) or (self.attached and not is_of_the_server(refusal)):
                     raise refusal
                 # A job's result too may be an error that passes; the request itself, repeated, has it done anew.
@@ -131,7 +140,7 @@ class _Errand:
                 job.message or "No worker is up yet; the work is queued.",
                 hint="Pass wait_for_capacity=True to wait for the result.",
                 retry_after=pause,
-                request_id=reply.headers.get("x-request-id"),
+                request_id=reply.request_id,
                 job=job.id,
                 location=location,
             )
@@ -161,7 +170,8 @@ class _Errand:
         return Wait(max(0.0, min(seconds, self._remaining())), self.patience.cancel)
 
     def _report(self, state: str, retry_after_s: float | None = None, message: str | None = None) -> Report:
-        return Report(Progress(state, self.job, self.patience.now() - self.started, retry_after_s, message))
+        elapsed_s, done = self.patience.now() - self.started, self.items if state == "done" else 0
+        return Report(Progress(state, self.job, elapsed_s, retry_after_s, message, done, self.items or None))
 
     def _remaining(self) -> float:
         return self.started + self.patience.deadline_s - self.patience.now()
@@ -192,6 +202,6 @@ def read(reply: Reply, reader: Callable[[bytes, str | None], T]) -> T:
     try:
         return reader(reply.body, reply.content_type)
     except UnexpectedReplyError as error:
-        error.request_id = reply.headers.get("x-request-id")
+        error.request_id = reply.request_id
         error.details["http_status"] = reply.status
         raise

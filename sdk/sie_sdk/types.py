@@ -272,7 +272,8 @@ class Progress(msgspec.Struct, frozen=True):
     """What a waiting call tells its ``progress`` callback.
 
     ``state``: the job's own (``queued``, ``provisioning``, ...) or the call's: ``retrying`` (the server said not now),
-    ``unreachable`` (no connection), ``done``. ``retry_after_s`` is the pause before the next look, None without one.
+    ``unreachable`` (no connection), ``running`` (some items are done), ``done``. ``retry_after_s`` is the pause before
+    the next look, None without one. ``done`` of ``total`` items have their results; the total of a stream is None.
     """
 
     state: str
@@ -280,3 +281,5 @@ class Progress(msgspec.Struct, frozen=True):
     elapsed_s: float = 0.0
     retry_after_s: float | None = None
     message: str | None = None
+    done: int = 0
+    total: int | None = None

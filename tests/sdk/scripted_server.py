@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,7 +15,7 @@ from sie_sdk import replies, wire
 from sie_sdk.errors import SIEError
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.replies import Extracted
-from sie_sdk.types import JobStatus, Timing, Usage
+from sie_sdk.types import Entity, JobStatus, Timing, Usage
 
 
 @dataclass
@@ -60,6 +61,21 @@ def answered(body: bytes) -> Answer:
     return Answer(200, body, {"Content-Type": wire.MSGPACK, "X-Request-ID": "r-ok"})
 
 
+def computed(asked: Asked) -> Answer:
+    """What a model would answer whose vector, score or entity of a text like ``"17"`` is that number."""
+    operation = asked.path.split("/")[2]
+    request = wire.PARSERS[operation](asked.body, None)  # type: ignore[index]  # a path of a test
+    ids, numbers = [item.id for item in request.items], [float(item.text or "0") for item in request.items]
+    timing, usage = Timing(total_ms=3.0), Usage(len(ids))
+    if operation == "encode":
+        rows = np.array([[number, 0.5] for number in numbers], np.float32)
+        return answered(replies.encode("m", ids, {"dense": DenseOutput(rows, 2, "float32")}, timing, usage))
+    if operation == "score":
+        return answered(replies.score("m", np.array(numbers, np.float32), ids, None, timing, usage))
+    found = [Extracted([Entity(f"{number:g}", "number", 1.0)]) for number in numbers]
+    return answered(replies.extract("m", ids, found, timing, usage))
+
+
 def accepted(job: JobStatus, **headers: str) -> Answer:
     """A 202 for ``job``; keywords are headers with ``_`` for ``-``."""
     location = {"Content-Type": wire.JSON, "Location": f"/v1/jobs/{job.id}", "X-Request-ID": "r-202"}
@@ -80,13 +96,24 @@ def json_answer(value: object) -> Answer:
     return Answer(200, msgspec.json.encode(value), {"Content-Type": wire.JSON})
 
 
+class _Quiet(ThreadingHTTPServer):
+    """Clients that hang up are part of the tests."""
+
+    def handle_error(self, *_: Any) -> None:
+        pass
+
+
 class ScriptedServer:
-    """``server.script`` answers one request each, in order; ``server.asked`` lists the requests."""
+    """``server.script`` answers one request each, in order; ``server.asked`` lists the requests.
+
+    Without a script ``server.computes`` answers whatever it is asked, on as many threads as there are connections.
+    """
 
     def __init__(self) -> None:
         self.script: list[Answer] = []
+        self.computes: Callable[[Asked], Answer] | None = None
         self.asked: list[Asked] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._http = _Quiet(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -109,8 +136,10 @@ class ScriptedServer:
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length", 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                server.asked.append(Asked(self.command, self.path, headers, self.rfile.read(length)))
-                answer = server.script.pop(0)
+                asked = Asked(self.command, self.path, headers, self.rfile.read(length))
+                server.asked.append(asked)
+                computes = server.computes
+                answer = server.script.pop(0) if computes is None or server.script else computes(asked)
                 if answer.hang_up:
                     self.close_connection = True
                     return

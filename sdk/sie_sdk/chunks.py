@@ -1,0 +1,170 @@
+"""More items than one request should hold: cut into chunks, and their results made one. Pure.
+
+Owns how large a chunk is, the places of its items in the whole, and what a caller is told of all chunks together. Not
+here: sending them (``calls``), many at a time (``drivers``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from sie_sdk.errors import SIEError
+from sie_sdk.types import Item, Operation, PairUsage, Progress, ScoreResult
+
+ITEMS = 256
+"""At most this many items in a chunk: what the server's parts hold, so that it passes a chunk on as one."""
+BYTES = 1024 * 1024
+"""At most this many characters and bytes of vectors in a chunk, likewise, unless a single item has more."""
+
+_PLACE = re.compile(r"\bitems\[(\d+)\]")
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Some of the items: those from ``start`` on, counted in the whole."""
+
+    start: int
+    items: Sequence[Item | str]
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.items)
+
+    @property
+    def named(self) -> Sequence[Item | str]:
+        """The items, each with an id: one without is known by its place, which the server counts from the chunk's."""
+        return [_named(item, place) for place, item in enumerate(self.items, self.start)]
+
+
+class Cutter:
+    """Takes items one by one and gives out chunks, each as soon as it is known to be full."""
+
+    def __init__(self, most: int = ITEMS) -> None:
+        self._most = most
+        self._start = self._size = 0
+        self._items: list[Item | str] = []
+
+    def add(self, item: Item | str) -> Chunk | None:
+        """Take one; the chunk before it, if that has no room for it."""
+        size = _size(item)
+        full = self.rest() if len(self._items) == self._most or self._size + size > BYTES else None
+        self._items.append(item)
+        self._size += size
+        return full
+
+    def rest(self) -> Chunk | None:
+        """What is left, if anything."""
+        if not self._items:
+            return None
+        chunk = Chunk(self._start, self._items)
+        self._start, self._size, self._items = chunk.stop, 0, []
+        return chunk
+
+
+def cut(items: Sequence[Item | str]) -> list[Chunk]:
+    """All of a list, in chunks of about the same number of items."""
+    if len(items) <= ITEMS and sum(map(_size, items)) <= BYTES:
+        return [Chunk(0, items)]
+    return [*each(items, -(-len(items) // -(-len(items) // ITEMS)))]
+
+
+def each(items: Iterable[Item | str], most: int = ITEMS) -> Iterator[Chunk]:
+    """The chunks of items that come one by one; only the one being filled is held."""
+    cutter = Cutter(most)
+    for item in items:
+        if chunk := cutter.add(item):
+            yield chunk
+    if chunk := cutter.rest():
+        yield chunk
+
+
+async def each_awaited(items: AsyncIterable[Item | str] | Iterable[Item | str]) -> AsyncIterator[Chunk]:
+    """:func:`each`, of items that are awaited, or not."""
+    if not isinstance(items, AsyncIterable):
+        for chunk in each(items):
+            yield chunk
+        return
+    cutter = Cutter()
+    async for item in items:
+        if full := cutter.add(item):
+            yield full
+    if rest := cutter.rest():
+        yield rest
+
+
+def _size(item: Item | str) -> int:
+    if isinstance(item, str):
+        return len(item)
+    if not isinstance(item, Item):
+        return 0  # refused when the chunk is sent
+    size = len(item.text or "") + len(item.id or "") + (len(str(item.metadata)) if item.metadata else 0)
+    return size if item.multivector is None else size + item.multivector.nbytes
+
+
+def _named(item: Item | str, place: int) -> Item | str:
+    if isinstance(item, str):
+        return Item(text=item, id=f"item-{place}")
+    if isinstance(item, Item) and item.id is None:
+        return msgspec.structs.replace(item, id=f"item-{place}")
+    return item
+
+
+def place(error: SIEError, chunk: Chunk) -> None:
+    """Make the error of a chunk one of the whole: ``items[i]`` counts from the first item of all.
+
+    ``details["items"]`` is ``[start, stop]``: what is concerned is ``items[start:stop]``.
+    """
+
+    def shifted(text: str) -> str:
+        return _PLACE.sub(lambda at: f"items[{int(at[1]) + chunk.start}]", text)
+
+    error.message = shifted(error.message)
+    error.field = error.field and shifted(error.field)
+    error.details["items"] = [chunk.start, chunk.stop]
+
+
+def merged(operation: Operation, results: Sequence[Any], chunks: Sequence[Chunk]) -> Any:
+    """One result of all chunks' results: lists are joined; scores are ranked anew, with the slowest chunk's timing."""
+    if operation != "score":
+        return [result for results_of_one in results for result in results_of_one]
+    from sie_sdk.replies import ranked
+
+    scored: Sequence[ScoreResult] = results
+    entries = [
+        msgspec.structs.replace(entry, index=entry.index + chunk.start)
+        for result, chunk in zip(scored, chunks, strict=True)
+        for entry in result.scores
+    ]
+    used = [result.usage for result in scored if result.usage]
+    timings = [result.timing for result in scored if result.timing]
+    return msgspec.structs.replace(
+        scored[0],
+        scores=ranked(entries),
+        usage=PairUsage(sum(one.input_tokens for one in used), sum(one.pairs for one in used)) if used else None,
+        timing=max(timings, key=lambda timing: timing.total_ms, default=None),
+    )
+
+
+class Tally:
+    """What the progress of chunks is in the whole of ``total`` items, which may be unknown."""
+
+    def __init__(self, total: int | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._done = 0
+        self._total = total
+        self._now = now
+        self._started = now()
+
+    def __call__(self, progress: Progress) -> Progress:
+        self._done += progress.done
+        last = progress.state != "done" or self._done == self._total
+        return msgspec.structs.replace(
+            progress,
+            state=progress.state if last else "running",
+            done=self._done,
+            total=self._total,
+            elapsed_s=self._now() - self._started,
+        )
