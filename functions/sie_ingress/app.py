@@ -17,6 +17,7 @@ from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.dialects.speaking import Dialects
 from sie_ingress.event_requests import EventRequests
 from sie_ingress.events import Events
 from sie_ingress.express import Express
@@ -85,6 +86,7 @@ def app(
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
+            *Dialects(inference, registry, lanes, answers, settings).routes(),
             Route("/", page, methods=["GET"]),
             Route("/health", health.__call__, methods=["GET"]),
             *watch.routes(),

@@ -21,7 +21,8 @@ from sie_sdk.results import Head
 from sie_sdk.types import Timing
 
 STAGES = {name: name.removesuffix("_ms") for name in Timing.__struct_fields__}
-OPERATIONS = ("encode", "score", "extract", "events", "jobs", "models", "pools")
+OPERATIONS = ("encode", "score", "extract", "embeddings", "rerank", "embed", "events", "jobs", "models", "pools")
+TEI = ("embed", "embed_sparse", "rerank", "predict", "similarity", "info", "tei")
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 REMEMBERED = 4096
 
@@ -127,9 +128,11 @@ class Counted:
 
 
 def operation_of(path: str) -> str:
-    """The first word behind ``/v1/`` if it is one of `OPERATIONS`; ``other`` for every other path."""
-    _, version, name, *_ = f"{path}//".split("/", 3)
-    return name if version == "v1" and name in OPERATIONS else "other"
+    """What a path is counted as, in a few words: the one behind ``/v1/`` or ``/v2/``; ``tei`` for that dialect's."""
+    _, first, name, *_ = f"{path}//".split("/", 3)
+    if first in ("v1", "v2"):
+        return name if name in OPERATIONS else "other"
+    return "tei" if first in TEI and (first == "tei" or not name) else "other"
 
 
 def code_of(start: Message) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -32,5 +32,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Beginnings of NATS subjects, likewise."""
     model_aliases: str = ""
     """Further names of models: a JSON map from each to ``[bundle:/]org/model[:profile]``."""
+    default_models: str = ""
+    """Models of requests that name none, as TEI's do: of these ids, separated by commas, the first that can do it."""
+    openai_tokenizer: Literal["cl100k_base", "o200k_base", "off"] = "cl100k_base"
+    """The vocabulary of token ids that come to ``/v1/embeddings`` instead of texts; ``off`` refuses them."""
     cold_start_s: float = 5.0
     """The first ``Retry-After``, until cold starts have been measured."""

@@ -1,0 +1,176 @@
+"""The routes of all dialects: a request is read, given its model, checked, placed and held, and answered in its words.
+
+Owns which model serves a request that names none, and that nobody gets a 202 here: what is not answered within the
+hold is refused with 503 and ``Retry-After``, which the official clients follow. The dialects themselves are pure; the
+way of a request behind its check is ``inference``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sie_broker import clock
+from sie_broker.jobs import Job
+from sie_broker.records import Lane
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry
+from sie_ingress import answer
+from sie_ingress.answer import Answers
+from sie_ingress.body import read_body
+from sie_ingress.dialects import cohere, openai, tei, tei_server
+from sie_ingress.dialects.dialect import Asking, Headers, Spoken, Write
+from sie_ingress.identity import trace_of
+from sie_ingress.inference import Asked, Checked, Inference, Parsed
+from sie_ingress.lanes import Lanes
+from sie_ingress.settings import Settings
+from sie_ingress.submit import Holds, job_id
+from sie_ingress.terms import Terms, read_terms
+from sie_sdk import refusals, replies, wire
+from sie_sdk.errors import DeadlineExceededError, InvalidInputError, ProvisioningError, SIEError, UnavailableError
+
+MODEL_HEADER = "x-sie-model"
+LONGEST_RETRY_S = 60.0
+"""The longest ``Retry-After``: official clients do not wait for more, and some then wait for less, or give up."""
+NAMED = 5
+"""So many models are named to a caller that has to choose."""
+MAY_PASS = (429, 502, 503, 504)
+
+
+class Dialects:
+    """All routes that speak another's dialect."""
+
+    def __init__(
+        self, inference: Inference, registry: Registry, lanes: Lanes, answers: Answers, settings: Settings
+    ) -> None:
+        self._inference = inference
+        self._registry = registry
+        self._lanes = lanes
+        self._answers = answers
+        self._settings = settings
+        self._tei = tei.spoken()[0]
+        self._defaults = [name.strip() for name in settings.default_models.split(",") if name.strip()]
+
+    def routes(self) -> list[Route]:
+        """In the order in which they are to be tried."""
+        tokenizer = self._settings.openai_tokenizer
+        spoken = [*openai.spoken(tokenizer), *cohere.spoken(), *tei.spoken()]
+        return [
+            Route("/info", self._info, methods=["GET"]),
+            Route("/tei/{model:path}/info", self._info, methods=["GET"]),
+            Route("/tei/{model:path}/health", self._health, methods=["GET"]),
+            *(Route(each.path, partial(self._serve, each), methods=["POST"]) for each in spoken),
+        ]
+
+    async def _serve(self, spoken: Spoken, request: Request) -> Response:
+        try:
+            return await self._answer(spoken, request)
+        except SIEError as error:
+            return refuse(spoken, error)
+
+    async def _answer(self, spoken: Spoken, request: Request) -> Response:
+        accepted, limit = clock.now(), self._settings.request_timeout_s
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+        terms = read_terms(headers, accepted)
+        held = answer.prefer_wait(headers.get("prefer"), limit)
+        hold_s, key = limit if held is None else held, headers.get("idempotency-key")
+        if gives_up := key is None and (terms.deadline is None or terms.deadline > accepted + hold_s):
+            # Without a key nobody can ask for it again: another try is another work, and this one must not outlive it.
+            terms = msgspec.structs.replace(terms, deadline=accepted + hold_s)
+        own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
+        checked, write = await self._checked(spoken, request, headers, terms, own_id, accepted)
+        try:
+            outcome = await self._inference.place(checked, Holds(hold_s, hold_s, key))
+            if isinstance(outcome, Job):
+                raise await self._late(outcome.lane)
+            if outcome.status >= 400:
+                raise refusals.read_error(outcome.status, {"content-type": wire.JSON}, outcome.data)
+        except DeadlineExceededError:
+            if gives_up:
+                raise await self._late(checked.whole.lane) from None
+            raise
+        large = len(outcome.data) > replies.LARGE_BYTES
+        body = await asyncio.to_thread(write, outcome.data, own_id) if large else write(outcome.data, own_id)
+        return Response(body, headers=self._answers.computed(outcome), media_type=wire.JSON)
+
+    async def _checked(
+        self, spoken: Spoken, request: Request, headers: Headers, terms: Terms, own_id: str, accepted: float
+    ) -> tuple[Checked, Write]:
+        """The request, ready to be placed, and what writes its answer. Nothing else keeps its texts from here on."""
+        body = await read_body(request, self._settings.max_body_bytes)
+        large, limits = len(body) > replies.LARGE_BYTES, self._inference.limits
+        asking = (
+            await asyncio.to_thread(spoken.read, body, headers, limits) if large else spoken.read(body, headers, limits)
+        )
+        spec = self._model(asking, headers, request.path_params.get("model"))
+        slow = large or asking.slow
+        operation, wanted, write = await asyncio.to_thread(asking.ask, spec) if slow else asking.ask(spec)
+        trace = trace_of(request.scope)
+        asked = Asked(operation, spec, Parsed(wanted), terms, own_id, accepted, headers, trace)
+        return await self._inference.check(asked), write
+
+    def _model(self, asking: Asking, headers: Headers, in_path: str | None) -> ModelSpec:
+        if name := asking.model or headers.get(MODEL_HEADER) or in_path:
+            return self._registry.resolve(name)
+        return self._default(asking.can)
+
+    def _default(self, can: Callable[[ModelSpec], bool]) -> ModelSpec:
+        """The model of a request that names none: the first of the setting that can do it, or the only one that can.
+
+        Raises:
+            InvalidInputError: there is none, or several; says how to name one.
+        """
+        known = [self._registry.resolve(name) for name in self._defaults] or self._registry.specs()
+        able = [spec for spec in known if can(spec)]
+        if able and (self._defaults or len(able) == 1):
+            return able[0]
+        raise InvalidInputError(
+            "The request names no model, and "
+            + (f"{len(able)} could do it." if able else "none of those there are by default could do it."),
+            field="model",
+            limit=", ".join(spec.id for spec in able[:NAMED]) or None,
+            hint='Name one as "model" in the body, in the header X-SIE-Model, or in the path (/tei/org/model/embed), '
+            "or set SIE_DEFAULT_MODELS of the server.",
+        )
+
+    async def _late(self, lane: Lane) -> SIEError:
+        retry_after = await self._lanes.retry_after(lane)
+        if self._lanes.live(lane):
+            return UnavailableError("The answer took longer than a request is held.", retry_after=retry_after)
+        return ProvisioningError("No worker is up yet.", retry_after=retry_after)
+
+    async def _info(self, request: Request) -> Response:
+        """``GET /info`` of TEI, about one model."""
+        try:
+            spec = self._described(request)
+        except SIEError as error:
+            return refuse(self._tei, error)
+        return Response(tei_server.info(spec, self._inference.limits), media_type=wire.JSON)
+
+    async def _health(self, request: Request) -> Response:
+        """``GET /health`` of TEI below a model's name: there is such a model, whether a worker is up or not."""
+        try:
+            self._described(request)
+        except SIEError as error:
+            return refuse(self._tei, error)
+        return Response(b"")
+
+    def _described(self, request: Request) -> ModelSpec:
+        name = request.headers.get(MODEL_HEADER) or request.path_params.get("model")
+        return self._registry.resolve(name) if name else self._default(lambda spec: True)
+
+
+def refuse(spoken: Spoken, error: SIEError) -> Response:
+    """An error as the dialect says it, with our code in a header and when another try makes sense."""
+    headers = {"X-SIE-Error-Code": error.code, "x-should-retry": "true" if error.status in MAY_PASS else "false"}
+    if error.retry_after is not None:
+        headers["Retry-After"] = answer.seconds(min(error.retry_after, LONGEST_RETRY_S))
+    status, body = spoken.refuse(error)
+    return Response(body, status, headers, wire.JSON)
