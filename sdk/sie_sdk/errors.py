@@ -365,14 +365,26 @@ def from_wire(error: dict[str, Any], *, status: int = 500, request_id: str | Non
     return _rebuild(family, {"message": f"HTTP {status}", **error, **server_code}, request_id)
 
 
+_LONGEST_S = 1e9
+
+
+def _text(value: object) -> str | None:
+    """Of a server that is not ours anything may come where a text belongs."""
+    return None if value is None else str(value)
+
+
+def _seconds(value: object) -> float | None:
+    return value if isinstance(value, int | float) and 0 <= value <= _LONGEST_S else None
+
+
 def _rebuild(cls: type[SIEError], wire: dict[str, Any], request_id: str | None) -> SIEError:
     fields = {name: value for name, value in wire.items() if name != "code"}
     error = cls(
         str(fields.pop("message")),
-        field=fields.pop("param", None),
+        field=_text(fields.pop("param", None)),
         limit=fields.pop("limit", None),
-        hint=fields.pop("hint", None),
-        retry_after=fields.pop("retry_after", None),
+        hint=_text(fields.pop("hint", None)),
+        retry_after=_seconds(fields.pop("retry_after", None)),
         request_id=request_id,
     )
     # Not as keywords: a server may send any name, ``field`` and ``request_id`` among them.

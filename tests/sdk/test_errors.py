@@ -60,3 +60,12 @@ def test_an_unknown_code_is_kept_beside_the_status_family() -> None:
 
 def test_the_hint_follows_the_message() -> None:
     assert str(SIEError("Wrong.", hint="Fix it.")) == "Wrong. Fix it."
+
+
+@pytest.mark.parametrize(
+    "retry_after", ["soon", {}, -1, float("nan"), float("inf"), 10**400, None], ids=lambda given: repr(given)[:8]
+)
+def test_a_servers_retry_after_that_is_no_time_to_wait_is_left_out(retry_after: object) -> None:
+    error = errors.from_wire({"code": "QUEUE_FULL", "message": "m", "retry_after": retry_after, "param": 1, "hint": []})
+    assert error.retry_after is None
+    assert (error.field, error.hint) == ("1", "[]")
