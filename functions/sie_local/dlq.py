@@ -90,7 +90,7 @@ def list_letters(model: str | None, as_json: bool, nats_url: str | None, state: 
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON with everything, nothing cut.")
 @_where
 def show(letter_id: str, as_json: bool, nats_url: str | None, state: Path | None) -> None:
-    """Show one dead letter: why, its headers, its payload with long values cut.
+    """Show the dead letter ID: why, its headers, its payload with long values cut.
 
     \b
     Examples:
@@ -137,7 +137,7 @@ def replay(ids: tuple[str, ...], every: bool, model: str | None, nats_url: str |
 def drop(
     ids: tuple[str, ...], every: bool, model: str | None, yes: bool, nats_url: str | None, state: Path | None
 ) -> None:
-    """Throw dead letters away, for good.
+    """Throw the dead letters of each ID away, for good.
 
     \b
     Examples:

@@ -6,13 +6,14 @@ written (``sinks``, ``tables``), how inputs are asked for (``inference``).
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypeVar
 
 import click
 
@@ -21,54 +22,36 @@ from sie_sdk.cli.progress import Meter
 from sie_sdk.cli.sinks import Sink
 from sie_sdk.errors import SIEError
 
-
-class OutputOptions(TypedDict):
-    """The options of :func:`output_options`, as click hands them over."""
-
-    as_json: bool
-    out: Path | None
-    resume: bool
-    quiet: bool
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def output_options(*, endings: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Where results go and what is said meanwhile; ``endings`` are those of --out, without any there is no --out."""
-    file = (
-        click.option(
-            "--out", "-o", type=click.Path(dir_okay=False, path_type=Path), help=f"Write to a file instead: {endings}."
-        ),
-        click.option("--resume", is_flag=True, help="Go on with the file of --out where it was left off."),
-    )
-    options = (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each, for programs."),
-        *(file if endings else ()),
-        click.option("--quiet", "-q", is_flag=True, help="Say nothing on standard error but errors."),
-    )
+resume = click.option("--resume", is_flag=True, help="Go on with the file of --out where it was left off.")
+quiet = click.option("--quiet", "-q", is_flag=True, help="Say nothing on standard error but errors.")
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
 
-    return decorate
+def out(endings: str) -> Callable[[F], F]:
+    """The option ``--out``, for files of these ``endings``."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--out", "-o", type=path, help=f"Write to a file instead: {endings}.")
 
 
 @contextmanager
-def opened(asked: OutputOptions, *, vectors: bool = False) -> Iterator[tuple[Sink | None, int]]:
+def opened(
+    out: Path | None, *, as_json: bool, resume: bool = False, vectors: bool = False
+) -> Iterator[tuple[Sink | None, int]]:
     """The sink for programs, if results are for one, and how many results it holds already.
 
     Raises:
         UsageError: these options contradict each other.
     """
-    out = asked["out"]
-    if out is None and asked["resume"]:
+    if out is None and resume:
         raise click.UsageError("--resume goes on with the file of --out; give one.")
-    if out is not None and asked["as_json"]:
+    if out is not None and as_json:
         raise click.UsageError("--json prints and --out writes a file; give one of them.")
-    sink: Sink | None = sinks.JsonLines(sys.stdout.buffer) if asked["as_json"] else None
+    sink: Sink | None = sinks.JsonLines(sys.stdout.buffer) if as_json else None
     written = 0
     if out is not None:
-        sink, written = sinks.opened(out, resume=asked["resume"], vectors=vectors)
+        sink, written = sinks.opened(out, resume=resume, vectors=vectors)
     try:
         yield sink, written
     finally:
@@ -76,41 +59,51 @@ def opened(asked: OutputOptions, *, vectors: bool = False) -> Iterator[tuple[Sin
             sink.close()
 
 
-def deliver(results: Iterable[Sequence[Any]], write: Callable[[Sequence[Any]], None], meter: Meter, how: str) -> int:
-    """Write each lot of results as it comes; returns how many there were.
+def deliver(
+    results: Iterable[Any], write: Callable[[Any], None], meter: Meter, skipped: int = 0, *, resumable: bool = False
+) -> None:
+    """Write each result as it comes, and say how to go on after an end that came too early.
 
-    ``how``: what the user is told to go on with, after an end that came too early; ``{skip}`` is the number written.
+    ``skipped``: the inputs left out before the first one. ``resumable``: --resume finds the place by itself.
 
     Raises:
         Exit: with the code of an interrupt, after Ctrl-C.
     """
     count = 0
-    with _Ctrl_C() as ctrl_c:
+
+    def how() -> str:
+        return "Go on with --resume." if resumable else f"Go on with --skip {skipped + count}."
+
+    with _CtrlC() as ctrl_c:
         try:
             with meter:
-                for lot in results:
+                for result in results:
                     with ctrl_c.later():
-                        write(lot)
-                        count += len(lot)
-                    meter.add(len(lot))
+                        write(result)
+                        count += 1
+                    meter.add(1)
         except KeyboardInterrupt:
-            click.echo(f"Interrupted after {count:,} results. {how.format(skip=count)}", err=True)
+            click.echo(f"Interrupted after {count:,} results. {how()}", err=True)
             raise click.exceptions.Exit(exits.INTERRUPTED) from None
-        except (SIEError, click.UsageError):
+        except (SIEError, click.UsageError) as error:
             if count:
-                click.echo(f"{count:,} results were written. {how.format(skip=count)}", err=True)
+                click.echo(f"{count:,} results were written. {how()}", err=True)
+            if isinstance(error, SIEError) and (place := _PLACE.match(error.field or "")):
+                click.echo(f"The input at fault is number {skipped + int(place[1]) + 1:,}.", err=True)
             raise
-    return count
 
 
-class _Ctrl_C:  # noqa: N801 - its name
+_PLACE = re.compile(r"items\[(\d+)\]")
+
+
+class _CtrlC:
     """Keeps an interrupt from cutting a line in two: it comes when the line is written, and the second one at once."""
 
     def __init__(self) -> None:
         self._busy = self._asked = False
         self._ours = threading.current_thread() is threading.main_thread()
 
-    def __enter__(self) -> _Ctrl_C:
+    def __enter__(self) -> _CtrlC:
         if self._ours:
             self._before = signal.signal(signal.SIGINT, self._come)
         return self

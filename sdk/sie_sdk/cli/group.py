@@ -1,7 +1,7 @@
 """The group `sie`: how its commands are found without importing them, and what it prints when one fails.
 
-Own commands are imported when they run, and listed by the lines below. Others come by name through the entry point
-group ``sie.commands``, so that nothing is imported that an install lacks. Not here: what any command does.
+Commands are imported when they run, and listed by the lines below. Those of other packages come by name through the
+entry point group ``sie.commands``, so that nothing is imported that an install lacks. Not here: what any command does.
 """
 
 from __future__ import annotations
@@ -11,30 +11,55 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from sie_sdk.cli import exits
 from sie_sdk.errors import ConfigurationError, SIEError
 
 OWN = {
-    "encode": ("inference", "Turn texts into vectors."),
-    "score": ("inference", "Rank texts by their relevance to a query."),
-    "extract": ("inference", "Find entities in texts, or classify them."),
-    "models": ("models", "What the server can run, and how to call it."),
-    "pools": ("pools", "Named capacity with a lease."),
-    "health": ("health", "The server's lanes and workers."),
-    "completion": ("completion", "Let your shell complete commands, options and model names."),
+    "encode": "inference",
+    "score": "inference",
+    "extract": "inference",
+    "jobs": "jobs",
+    "models": "models",
+    "pools": "pools",
+    "bench": "bench",
+    "health": "health",
+    "completion": "completion",
 }
-"""The module of each command that every install has, and the line that lists it."""
+"""The module of each command that every install has."""
 
 SECTIONS = {
-    "Ask a server": ("encode", "score", "extract", "jobs", "models", "pools", "config", "health", "bench"),
-    "Run one on this machine": ("up", "down", "status", "serve", "tour", "fetch", "dlq"),
-    "Set up your shell": ("completion",),
+    "Ask a server": {
+        "encode": "Turn texts into vectors.",
+        "score": "Rank texts by their relevance to a query.",
+        "extract": "Find entities in texts, or classify them.",
+        "jobs": "Work that is queued and kept: submit it, look at it, fetch its result.",
+        "models": "What the server can run, and how to call it.",
+        "pools": "Named capacity with a lease.",
+        "health": "The server's lanes and workers.",
+        "bench": "How fast the server answers.",
+    },
+    "Run one on this machine (needs the [local] extra)": {
+        "up": "Run the whole platform: NATS, config service, ingress, bundles 0..N.",
+        "down": "Stop what `sie up` started.",
+        "status": "What `sie up` runs: processes, memory, bundles.",
+        "serve": "Serve the catalogue from one process, without NATS.",
+        "tour": "See one request served from zero.",
+        "fetch": "Get the weights of models ahead of time.",
+        "dlq": "Work that was given up: look at it, try it again, throw it away.",
+    },
+    "Set up your shell": {"completion": "Let it complete commands, options and model names."},
 }
+"""What lists each command, so that none is imported to be listed. Commands of other packages stand below these."""
+
+_LINES = {name: line for section in SECTIONS.values() for name, line in section.items()}
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # The extra that brings what a package's commands import; every package is in the wheel, its dependencies are not.
 _EXTRAS = {
@@ -54,25 +79,28 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in OWN:
-            command: click.Command = getattr(import_module(f"sie_sdk.cli.{OWN[name][0]}"), name)
+            command: click.Command = getattr(import_module(f"sie_sdk.cli.{OWN[name]}"), name)
             return command
         return next((_load(entry) for entry in _installed() if entry.name == name), None)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
-        known = {name for section in SECTIONS.values() for name in section}
         widest = max(map(len, names))
-        for title, section in {**SECTIONS, "More": [name for name in names if name not in known]}.items():
+        others = [name for name in names if name not in _LINES]
+        for title, section in {**SECTIONS, "More": others}.items():
             rows = [(name.ljust(widest), self._line(ctx, name)) for name in section if name in names]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=self._line(ctx, name)) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
     def _line(self, ctx: click.Context, name: str) -> str:
-        if name in OWN:
-            return OWN[name][1]
-        command = self.get_command(ctx, name)
-        return command.get_short_help_str(80) if command else ""
+        command = None if name in _LINES else self.get_command(ctx, name)
+        return command.get_short_help_str(80) if command else _LINES.get(name, "")
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -108,6 +136,8 @@ def _pipes() -> Iterator[None]:
 
 
 def _installed() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points
+
     return entry_points(group="sie.commands")
 
 

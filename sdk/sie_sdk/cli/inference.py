@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import click
 
-from sie_sdk.cli import inputs
+from sie_sdk.chunks import ITEMS
+from sie_sdk.cli import delivery, inputs
 from sie_sdk.cli.asked import (
     EncodeOptions,
     ExtractOptions,
@@ -27,28 +29,37 @@ from sie_sdk.cli.asked import (
     score_keywords,
     score_options,
 )
-from sie_sdk.cli.delivery import OutputOptions, deliver, opened, output_options
-from sie_sdk.cli.progress import Narrator, meter
-from sie_sdk.cli.server import asks_server
+from sie_sdk.cli.progress import Narrator, count_lines, meter
+from sie_sdk.cli.server import as_json, asks_server
 from sie_sdk.cli.sinks import JsonLines
+from sie_sdk.methods import CONCURRENCY
 from sie_sdk.types import ExtractResult, Item, Timing
 
 if TYPE_CHECKING:
     from sie_sdk.client import SIEClient
 
-BATCH = 256
+Streamed: TypeAlias = Literal["encode", "extract"]
 
 _wait = click.option("--wait/--no-wait", default=True, help="Wait for a worker to start.  [default: wait]")
-_batch = click.option(
-    "--batch", type=click.IntRange(1, 4096), default=BATCH, show_default=True, help="Inputs of one request."
+_concurrency = click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 64),
+    default=CONCURRENCY,
+    show_default=True,
+    help=f"Requests under way at a time; each holds up to {ITEMS} inputs.",
 )
 
 
-class Options(OutputOptions):
-    """The options of every command here beside those of its operation, as click hands them over."""
+class Options(TypedDict):
+    """The options of a stream beside those of its operation, as click hands them over."""
 
     wait: bool
-    batch: int
+    concurrency: int
+    as_json: bool
+    out: Path | None
+    resume: bool
+    quiet: bool
 
 
 class EncodeCommand(EncodeOptions, Options):
@@ -63,6 +74,7 @@ class ScoreCommand(RequestOptions):
     """The options of ``sie score``."""
 
     wait: bool
+    concurrency: int
     as_json: bool
     quiet: bool
 
@@ -70,9 +82,12 @@ class ScoreCommand(RequestOptions):
 @click.command()
 @model
 @encode_options
-@_batch
+@_concurrency
 @_wait
-@output_options(endings=".jsonl, or the dense vectors alone as .npy or .npz")
+@as_json
+@delivery.out(".jsonl, or the dense vectors alone as .npy or .npz")
+@delivery.resume
+@delivery.quiet
 @asks_server
 def encode(client: SIEClient, model: str, **asked: Unpack[EncodeCommand]) -> None:
     """Turn texts into vectors with MODEL.
@@ -92,21 +107,23 @@ def encode(client: SIEClient, model: str, **asked: Unpack[EncodeCommand]) -> Non
     """
     from sie_sdk.cli import tables
 
-    timings = _stream(client.encode, model, asked, encode_keywords(asked), tables.vectors, vectors=True)
-    tables.time_of(timings)
+    tables.time_of(_stream(client, "encode", model, asked, encode_keywords(asked), tables.vector))
 
 
 @click.command()
 @model
 @extract_options
-@_batch
+@_concurrency
 @_wait
-@output_options(endings=".jsonl")
+@as_json
+@delivery.out(".jsonl")
+@delivery.resume
+@delivery.quiet
 @asks_server
 def extract(client: SIEClient, model: str, **asked: Unpack[ExtractCommand]) -> None:
     """Find entities in texts, or classify them, with MODEL.
 
-    Texts are read, and results written, as by `sie encode`.
+    Each TEXT, or a file of them, is read, and results are written, as by `sie encode`.
 
     \b
     Examples:
@@ -117,9 +134,11 @@ def extract(client: SIEClient, model: str, **asked: Unpack[ExtractCommand]) -> N
     from sie_sdk.cli import tables
 
     found: list[tuple[Item, ExtractResult]] = []
-    timings = _stream(
-        client.extract, model, asked, extract_keywords(asked), lambda *lot: found.extend(zip(*lot, strict=True))
-    )
+
+    def show(item: Item, result: ExtractResult) -> None:
+        found.append((item, result))
+
+    timings = _stream(client, "extract", model, asked, extract_keywords(asked), show)
     if found:
         tables.extractions(found)
     tables.time_of(timings)
@@ -129,14 +148,17 @@ def extract(client: SIEClient, model: str, **asked: Unpack[ExtractCommand]) -> N
 @model
 @click.argument("query")
 @score_options
+@_concurrency
 @_wait
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N best.")
-@output_options()
+@as_json
+@delivery.quiet
 @asks_server
 def score(client: SIEClient, model: str, query: str, top: int | None, **asked: Unpack[ScoreCommand]) -> None:
     """Rank texts by their relevance to QUERY with MODEL, best first.
 
-    Texts are read as by `sie encode`. With --json each text's score is one line of JSON; "index" is its place.
+    Each TEXT, or a file of them, is read as by `sie encode`. With --json each text's score is one line of JSON;
+    "index" is its place.
 
     \b
     Examples:
@@ -147,54 +169,84 @@ def score(client: SIEClient, model: str, query: str, top: int | None, **asked: U
     from sie_sdk.cli import tables
 
     items = list(islice(inputs.read(asked), asked["skip"], None))
-    with meter(inputs.stream(asked), asked["skip"], quiet=asked["quiet"], shown_elsewhere=False) as shown:
+    with meter(len(items), quiet=asked["quiet"], plain=len(items) <= ITEMS) as shown:
         result = client.score(
             model,
             query,
             items,
             wait_for_capacity=asked["wait"],
-            progress=Narrator(shown.say),
+            concurrency=asked["concurrency"],
+            progress=Narrator(shown.say, shown.reach),
             **score_keywords(asked),
         )
     best = result.scores[:top]
     if asked["as_json"]:
-        JsonLines(sys.stdout.buffer).write(best)
+        lines = JsonLines(sys.stdout.buffer)
+        for entry in best:
+            lines.write(entry)
     else:
         tables.ranking(items, best)
         tables.time_of([result.timing])
 
 
 def _stream(
-    ask: Callable[..., Any],
+    client: SIEClient,
+    operation: Streamed,
     model: str,
     asked: EncodeCommand | ExtractCommand,
     keywords: dict[str, Any],
-    show: Callable[[list[Item], Sequence[Any]], object],
-    *,
-    vectors: bool = False,
+    show: Callable[[Item, Any], object],
 ) -> list[Timing | None]:
-    """Ask for all inputs, and write or show what comes; returns the requests' timings where results were shown."""
+    """Ask for all inputs, and write or show what comes as it comes; returns the timings of what was shown."""
+    file = inputs.stream(asked)
+    lines = count_lines(file)
     items = inputs.read(asked)
+    kept: deque[Item] = deque()
     timings: list[Timing | None] = []
-    pending: deque[Item] = deque()
-    with opened(asked, vectors=vectors) as (sink, written):
+    out, as_json, resume = asked["out"], asked["as_json"], asked["resume"]
+    with delivery.opened(out, as_json=as_json, resume=resume, vectors=operation == "encode") as (sink, written):
         skip = asked["skip"] + written
-        on_screen = asked["out"] is None and sys.stdout.isatty()
-        shown = meter(inputs.stream(asked), skip, quiet=asked["quiet"], shown_elsewhere=on_screen)
+        on_screen = out is None and sys.stdout.isatty()
+        left = None if lines is None else max(0, lines - skip)
+        shown = meter(left, quiet=asked["quiet"], plain=file is None or on_screen)
 
-        def results() -> Iterator[list[Any]]:
-            rest = islice(items, skip, None)
-            while lot := list(islice(rest, asked["batch"])):
-                pending.extend(lot if sink is None else ())
-                yield ask(model, lot, wait_for_capacity=asked["wait"], progress=Narrator(shown.say), **keywords)
-
-        def write(lot: Sequence[Any]) -> None:
+        def write(result: Any) -> None:
             if sink is not None:
-                sink.write(lot)
-            else:
-                show([pending.popleft() for _ in lot], lot)
-                timings.append(lot[0].timing)
+                sink.write(result)
+                return
+            show(kept.popleft(), result)
+            if not timings or timings[-1] is not result.timing:
+                timings.append(result.timing)
 
-        how = "Go on with --resume." if asked["out"] else "Go on with --skip {skip}."
-        deliver(results(), write, shown, how)
+        rest = islice(items, skip, None)
+        results = _results(
+            client,
+            operation,
+            model,
+            rest if sink is not None else _keeping(rest, kept),
+            wait_for_capacity=asked["wait"],
+            concurrency=asked["concurrency"],
+            progress=Narrator(shown.say),
+            **keywords,
+        )
+        delivery.deliver(results, write, shown, skip, resumable=out is not None)
     return timings
+
+
+def _results(
+    client: SIEClient, operation: Streamed, model: str, items: Iterator[Item], **keywords: Any
+) -> Iterator[Any]:
+    """One call where that is enough, since somebody may be waiting for it; else a stream."""
+    few = list(islice(items, ITEMS + 1))
+    if len(few) > ITEMS:
+        stream: Callable[..., Iterator[Any]] = getattr(client, f"{operation}_stream")
+        yield from stream(model, chain(few, items), **keywords)
+    elif few:
+        ask: Callable[..., list[Any]] = getattr(client, operation)
+        yield from ask(model, few, **keywords)
+
+
+def _keeping(items: Iterator[Item], kept: deque[Item]) -> Iterator[Item]:
+    for item in items:
+        kept.append(item)
+        yield item

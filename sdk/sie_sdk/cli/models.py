@@ -13,6 +13,7 @@ import click
 from sie_sdk.cli.completion import model_names
 from sie_sdk.cli.group import Noun
 from sie_sdk.cli.server import as_json, asks_server, get, print_rows
+from sie_sdk.errors import NotFoundError
 
 if TYPE_CHECKING:
     from sie_sdk.client import SIEClient
@@ -69,7 +70,10 @@ def show(client: SIEClient, name: str, as_json: bool) -> None:
     if as_json:
         print_rows([model])
         return
-    spec = get(client, f"/v1/configs/models/{quote(model.name)}")
+    try:
+        spec = get(client, f"/v1/configs/models/{quote(model.name)}")
+    except NotFoundError:  # a server of the protocol that shows no specs
+        spec = {}
     click.echo(model.name)
     tables.facts(_facts(model, spec))
     click.echo("\nCall it:")

@@ -25,31 +25,39 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 10.0
 """How often a log hears of work that goes on."""
 
+REDRAWN_EVERY_S = 0.1
+
 COUNTED_BYTES = 1 << 20
 
 
 class Narrator:
-    """Says what a call waits for, each thing once; a call's ``progress``."""
+    """Says what a call waits for, each thing once, and how far it is; a call's ``progress``."""
 
-    def __init__(self, say: Callable[[str], object]) -> None:
+    def __init__(self, say: Callable[[str], object], reach: Callable[[int], object] = lambda done: None) -> None:
         self._say = say
+        self._reach = reach
         self._said = ""
+        self._heard = False
 
     def __call__(self, progress: Progress) -> None:
         # A program may wait for a server to come up. A person who mistyped its address should learn so at once.
-        if progress.state == "unreachable" and progress.job is None:
+        if progress.state == "unreachable" and not self._heard:
             raise ConnectionFailedError(
                 progress.message or "The server could not be reached.",
                 hint="Check --url and that the server runs (`sie up` starts one on this machine).",
             )
+        self._heard = True
+        self._reach(progress.done)
         line = f"{progress.state}: {progress.message}" if progress.message else progress.state
-        if progress.state != "done" and line != self._said:
+        if progress.state not in ("running", "done") and line != self._said:
             self._said = line
             self._say(line)
 
 
 class Meter:
     """Counts what is done. This one shows nothing but what is to be said, and is what a short call has."""
+
+    _done = 0
 
     def __enter__(self) -> Meter:
         return self
@@ -61,6 +69,10 @@ class Meter:
 
     def add(self, count: int) -> None:
         """So many more are done."""
+
+    def reach(self, done: int) -> None:
+        """So many are done in all."""
+        self.add(done - self._done)
 
     def say(self, line: str) -> None:
         """A line beside whatever is shown."""
@@ -84,7 +96,6 @@ class Log(Meter):
         self._every_s = every_s
         self._clock = clock
         self._began = self._told = clock()
-        self._done = 0
 
     def add(self, count: int) -> None:
         self._done += count
@@ -106,8 +117,7 @@ class Bar(Meter):
     def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._total = total
         self._clock = clock
-        self._began = clock()
-        self._done = 0
+        self._began = self._told = clock()
         self._bars = _bars()
         self._row = self._bars.add_task("", total=total, said="")
 
@@ -124,24 +134,25 @@ class Bar(Meter):
 
     def add(self, count: int) -> None:
         self._done += count
-        told = describe(self._done, self._total, self._clock() - self._began)
-        self._bars.update(self._row, completed=self._done, said=told)
+        now = self._clock()
+        if now - self._told >= REDRAWN_EVERY_S:
+            self._told = now
+            told = describe(self._done, self._total, now - self._began)
+            self._bars.update(self._row, completed=self._done, said=told)
 
     def say(self, line: str) -> None:
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def meter(file: BinaryIO | None, skip: int, *, quiet: bool, shown_elsewhere: bool) -> Meter:
-    """What suits this call: ``file`` is where its inputs come from, None where they are arguments.
+def meter(total: int | None, *, quiet: bool, plain: bool) -> Meter:
+    """What suits a call for ``total`` inputs, or an unknown number.
 
-    ``shown_elsewhere``: results go to the terminal themselves, so that no bar may be drawn through them.
+    ``plain``: there is nothing to measure, or results go to the terminal themselves and no bar may be drawn through.
     """
     if quiet:
         return Silence()
-    if file is None or shown_elsewhere:
+    if plain:
         return Meter()
-    total = count_lines(file)
-    total = None if total is None else max(0, total - skip)
     return Bar(total) if sys.stderr.isatty() else Log(total)
 
 
@@ -164,8 +175,10 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def count_lines(file: BinaryIO) -> int | None:
+def count_lines(file: BinaryIO | None) -> int | None:
     """The lines of a file of the disk from where it stands, which stays; None of a pipe, whose end nobody knows."""
+    if file is None:
+        return None
     try:
         number = file.fileno()
         if not stat.S_ISREG(os.fstat(number).st_mode):

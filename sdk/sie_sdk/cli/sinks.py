@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -27,7 +26,7 @@ HEADER_BYTES = 128
 class Sink(Protocol):
     """Takes results in order. ``close`` leaves something whole behind, however few there were."""
 
-    def write(self, results: Sequence[Any]) -> None: ...
+    def write(self, result: Any) -> None: ...
 
     def close(self) -> None: ...
 
@@ -50,13 +49,10 @@ class JsonLines:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
-    def write(self, results: Sequence[Any]) -> None:
-        """Write and flush them."""
-        lines = bytearray()
-        for result in results:
-            fields = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None}
-            lines += _json.encode(fields) + b"\n"
-        self._stream.write(lines)
+    def write(self, result: Any) -> None:
+        """Write a result and flush it: whoever reads may act on it."""
+        fields = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None}
+        self._stream.write(_json.encode(fields) + b"\n")
         self._stream.flush()
 
     def close(self) -> None:
@@ -79,22 +75,22 @@ class Vectors:
             self._shape, self._dtype = _header(self._file)[1:]
             self._file.seek(HEADER_BYTES + written * _row_bytes(self._shape, self._dtype))
 
-    def write(self, results: Sequence[EncodeResult]) -> None:
-        """Append their vectors."""
-        rows = np.stack([_dense(result) for result in results])
+    def write(self, result: EncodeResult) -> None:
+        """Append its vector."""
+        row = _dense(result)
         if self._file is None:
             # Not before there is something to write: a mistake on the command line costs no file.
             self._file = self._path.open("wb")
-            self._shape, self._dtype = rows.shape[1:], rows.dtype
+            self._shape, self._dtype = row.shape, row.dtype
             self._file.write(_npy_header(0, self._shape, self._dtype))
-        if (rows.shape[1:], rows.dtype) != (self._shape, self._dtype):
+        if (row.shape, row.dtype) != (self._shape, self._dtype):
             raise ConfigurationError(
-                f"The file's vectors are {self._dtype} {list(self._shape)}, these {rows.dtype} {list(rows.shape[1:])}.",
+                f"The file's vectors are {self._dtype} {list(self._shape)}, this one is {row.dtype} {list(row.shape)}.",
                 field="--out",
                 hint="Go on with the same model, --dtype and options, or choose another file.",
             )
-        self._file.write(rows.tobytes())
-        self.count += len(rows)
+        self._file.write(row.tobytes())
+        self.count += 1
 
     def close(self) -> None:
         """Say in the header how many there are."""
@@ -115,13 +111,12 @@ class Archive:
         self._ids: list[str] = []
         self._scales: list[tuple[float, float]] = []
 
-    def write(self, results: Sequence[EncodeResult]) -> None:
-        """Append their vectors, beside the file until it is closed."""
-        self._rows.write(results)
-        self._ids += [result.id or "" for result in results]
-        for result in results:
-            if (quantization := result.dense_quantization) is not None:
-                self._scales.append((float(quantization.scale), float(quantization.offset)))
+    def write(self, result: EncodeResult) -> None:
+        """Append its vector, beside the file until that is closed."""
+        self._rows.write(result)
+        self._ids.append(result.id or "")
+        if (quantization := result.dense_quantization) is not None:
+            self._scales.append((float(quantization.scale), float(quantization.offset)))
 
     def close(self) -> None:
         """Put the archive together; with no rows there is none."""

@@ -22,7 +22,9 @@ from sie_sdk.types import (
     EncodeResult,
     ExtractResult,
     Item,
+    JobStatus,
     ModelInfo,
+    Operation,
     Quantization,
     ScoreEntry,
     SparseVector,
@@ -36,18 +38,17 @@ WIDE = 10_000
 """The width where standard output is no terminal: a line is as long as what it says."""
 
 
-def vectors(items: Sequence[Item], results: Sequence[EncodeResult]) -> None:
-    """A line for each representation of each text."""
-    for item, result in zip(items, results, strict=True):
-        label = f"{_label(item):<32}"
-        if result.dense is not None:
-            click.echo(f"{label}  {result.dense.size} dims  {_values(result.dense, result.dense_quantization)}")
-        if result.sparse is not None:
-            click.echo(f"{label}  {_sparse(result.sparse)}")
-        if result.multivector is not None:
-            tokens, dims = result.multivector.shape
-            shown = _values(result.multivector[:1].ravel(), None)
-            click.echo(f"{label}  {tokens} x {dims} dims  {shown}")
+def vector(item: Item, result: EncodeResult) -> None:
+    """A line for each representation of a text."""
+    label = f"{_label(item):<32}"
+    if result.dense is not None:
+        click.echo(f"{label}  {result.dense.size} dims  {_values(result.dense, result.dense_quantization)}")
+    if result.sparse is not None:
+        click.echo(f"{label}  {_sparse(result.sparse)}")
+    if result.multivector is not None:
+        tokens, dims = result.multivector.shape
+        shown = _values(result.multivector[:1].ravel(), None)
+        click.echo(f"{label}  {tokens} x {dims} dims  {shown}")
 
 
 def ranking(items: Sequence[Item], scores: Sequence[ScoreEntry]) -> None:
@@ -98,6 +99,28 @@ def models(rows: Sequence[ModelInfo]) -> None:
         length = f"{row.max_sequence_length} tokens" if row.max_sequence_length else ""
         table.add_row(*_plain_texts(row.name, row.state, outputs, length))
     _print(table)
+
+
+def jobs(rows: Sequence[JobStatus]) -> None:
+    """How each job stands."""
+    table = _table("job", "state", "message")
+    for row in rows:
+        table.add_row(*_plain_texts(row.id, row.state, row.message or ""))
+    _print(table)
+
+
+def of_job(operation: Operation, found: Sequence[Any]) -> None:
+    """A job's results. Its texts are not known any more: an input is named by its id, or its number."""
+    if operation == "score":
+        known = {entry.index: Item(id=entry.item_id) for entry in found}
+        ranking([known.get(index, Item()) for index in range(len(found))], found)
+        return
+    items = [Item(id=result.id or f"item-{index}") for index, result in enumerate(found)]
+    if operation == "extract":
+        extractions(zip(items, found, strict=True))
+    else:
+        for item, result in zip(items, found, strict=True):
+            vector(item, result)
 
 
 def pools(rows: Sequence[PoolInfo]) -> None:

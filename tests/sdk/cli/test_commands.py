@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from sie_sdk import (
     AssignedWorker,
@@ -20,16 +17,14 @@ from sie_sdk import (
     PoolSpec,
     PoolStatus,
     Progress,
-    cli,
     replies,
     wire,
 )
-from sie_sdk.cli import exits, group
 from sie_sdk.cli.progress import Narrator
-from sie_sdk.errors import BY_CODE
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, Outputs, SparseOutput
 from sie_sdk.replies import Extracted
 from sie_sdk.types import Classification, Entity, Item, JobStatus, Timing, Usage
+from tests.sdk.cli.running import sie
 from tests.sdk.scripted_server import (
     ScriptedServer,
     accepted,
@@ -40,10 +35,6 @@ from tests.sdk.scripted_server import (
     scores,
     vectors,
 )
-
-
-def sie(*arguments: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(cli.main, arguments, input=stdin)
 
 
 def sent_items(server: ScriptedServer) -> list[Item]:
@@ -246,46 +237,9 @@ def test_a_line_that_is_not_an_item_is_named_by_its_number() -> None:
     assert "Line 2" in result.stderr
 
 
-def test_every_error_of_the_tree_has_a_documented_exit_code() -> None:
-    documented = {
-        line.split()[0]
-        for line in sie("--help").stdout.split("Exit codes:")[1].split("Options:")[0].strip().splitlines()
-    }
-    assert {str(exits.code(cls("x"))) for cls in BY_CODE.values()} | {"0", "130", "141"} == documented
-
-
-def test_help_lists_every_command_with_examples_and_loads_nothing_else() -> None:
-    result = sie("--help")
-    assert result.exit_code == 0
-    for name in ("encode", "score", "extract", "models", "pools", "up", "serve"):
-        assert f"\n  {name}" in result.stdout
-    assert "sie encode all-MiniLM-L6-v2" in result.stdout
-
-
-def test_a_command_whose_extra_is_missing_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = EntryPoint("up", "sie_local.not_installed:up", "sie.commands")
-    monkeypatch.setattr(group, "_installed", lambda: [absent])
-    result = sie("up", "--any", "option")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: sie up needs the [local] extra")
-    assert "pip install 'sie-knative[local]'" in result.stderr
-
-
-def test_a_command_of_another_package_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    present = EntryPoint("hello", f"{__name__}:hello", "sie.commands")
-    monkeypatch.setattr(group, "_installed", lambda: [present])
-    assert sie("hello").stdout == "hello from elsewhere\n"
-
-
-@click.command()
-def hello() -> None:
-    """Stands for a command of another package."""
-    click.echo("hello from elsewhere")
-
-
-def test_a_lost_connection_while_a_job_is_queued_does_not_end_the_command() -> None:
-    Narrator(print)(Progress("unreachable", job="j1"))
-
-
-def test_the_version_is_printed() -> None:
-    assert sie("--version").stdout.startswith("sie, version ")
+def test_a_connection_lost_after_the_server_was_heard_of_does_not_end_the_command() -> None:
+    said: list[str] = []
+    narrator = Narrator(said.append)
+    narrator(Progress("queued", job="j1"))
+    narrator(Progress("unreachable", job="j1", message="No route."))
+    assert said == ["queued", "unreachable: No route."]
