@@ -236,22 +236,6 @@ async def test_model_names_are_found_in_any_case(desk: Desk) -> None:
     assert answer.json()["name"] == MODEL
 
 
-async def test_the_catalogue_says_what_is_loaded(desk: Desk) -> None:
-    row, everything, *_ = (await desk.client.get("/v1/models")).json()["models"]
-    assert everything["outputs"] == ["dense", "sparse", "multivector", "score"]
-    assert everything["dims"] == {"dense": 2, "sparse": 100, "multivector": 4}
-    assert row == {
-        "name": MODEL,
-        "outputs": ["dense"],
-        "dims": {"dense": 2},
-        "max_sequence_length": 16,
-        "revision": "0",
-        "bundle": "default",
-        "loaded": False,
-        "state": "available",
-    }
-
-
 async def test_wrong_methods_and_routes_get_typed_errors(desk: Desk) -> None:
     wrong = await desk.client.get(ROUTE)
     assert wrong.status_code == 405
