@@ -98,6 +98,10 @@ def expectation(head: str, wanted: dict[str, np.ndarray], each: Row, model: Enco
         case "dense":
             mean = wanted["states"].mean(axis=0)
             return np.asarray(mean / np.linalg.norm(mean))
+        case "pooled" if "dense" in wanted:
+            return np.asarray(wanted["states"][0])
+        case "pooled":
+            return np.asarray(wanted["states"].mean(axis=0))
         case "sparse" if "splade" in wanted:
             return wanted["splade"]
         case "sparse":

@@ -35,8 +35,9 @@ Head: TypeAlias = Callable[[Tensor, Packed, Sequence[int]], Outputs]
 def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     """The heads the model's spec asks for, by name.
 
-    ``dense`` [dim]; ``sparse`` a `SparseRow`; ``multivector`` [tokens, dim]; ``logits`` [labels] of the whole text;
-    ``token_logits`` [tokens, labels]; ``yes_no`` [1].
+    ``dense`` [dim], and where its length is brought to 1, ``pooled`` [dim], the same before that. ``sparse`` a
+    `SparseRow`, ``multivector`` [tokens, dim]. ``logits`` [labels] of the whole text, ``token_logits`` [tokens,
+    labels], ``yes_no`` [1].
 
     Raises:
         ModelLoadFailedError: the checkpoint has not the layers for one.
@@ -44,7 +45,7 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     tasks, family = checkpoint.spec.tasks, checkpoint.architecture.family
     made: dict[str, Head] = {}
     if tasks.dense:
-        made["dense"] = _dense(tasks.dense, parameters)
+        made |= _dense(tasks.dense, parameters)
     if tasks.sparse:
         made["sparse"] = _sparse(tasks.sparse, checkpoint, parameters)
     if tasks.multivector:
@@ -60,16 +61,20 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     return made
 
 
-def _dense(task: Dense, parameters: Parameters) -> Head:
+def _dense(task: Dense, parameters: Parameters) -> dict[str, Head]:
     layers = [parameters.linear([task.projection], dtype=torch.float32)] if task.projection else []
 
-    def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
+    def pooled(states: Tensor, packed: Packed) -> Tensor:
         vectors = pool(states, packed, task.pooling)
-        if layers:
-            vectors = run(layers, vectors)
-        return _rows(normalize(vectors, dim=-1) if task.normalize else vectors, texts)
+        return run(layers, vectors) if layers else vectors
 
-    return head
+    def as_pooled(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
+        return _rows(pooled(states, packed), texts)
+
+    def normalized(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
+        return _rows(normalize(pooled(states, packed), dim=-1), texts)
+
+    return {"dense": normalized, "pooled": as_pooled} if task.normalize else {"dense": as_pooled}
 
 
 def _logits(checkpoint: Checkpoint, parameters: Parameters) -> Head:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from sie_bundle.engine.model import Model  # brings torch
     from sie_bundle.operations.muvera import Muvera
 
+SHORTEST = np.float32(1e-12)
+"""A vector shorter than this is not brought to length 1, as torch's ``normalize`` has it."""
+
 
 def parse(body: bytes) -> EncodeRequest:
     """The body as the ingress passed it on, checked again."""
@@ -48,9 +51,9 @@ def plan(model: Model, request: EncodeRequest) -> Plan:
     wanted = wire_outputs.wanted(request, spec.id, spec.outputs)
     is_query = options.flag("is_query")
     fde = _muvera(spec, options) if options.given("muvera") is not None and "dense" in wanted else None
-    heads = list(dict.fromkeys("multivector" if fde and name == "dense" else name for name in wanted))
+    dims, dense, unit = _dense(spec, options)
+    heads = list(dict.fromkeys(name if name != "dense" else "multivector" if fde else dense for name in wanted))
     rows = encode_rows(model, _texts(request, spec, is_query), options, heads, is_query)
-    dims, normalize = _dims(spec, options), options.flag("normalize", default=True)
     dtype: OutputDtype = params.output_dtype or "float32"
     ids = [item.id for item in request.items]
 
@@ -65,8 +68,8 @@ def plan(model: Model, request: EncodeRequest) -> Plan:
                 made["dense"] = dense_output(
                     fde.encode_queries(vectors) if is_query else fde.encode_documents(vectors), dtype
                 )
-        if "dense" in heads:
-            made["dense"] = dense_output(truncated(cast("Floats", computed["dense"]), dims, normalize), dtype)
+        if "dense" in wanted and not fde:
+            made["dense"] = dense_output(shortened(cast("Floats", computed[dense]), dims, unit), dtype)
         if "sparse" in heads:
             assert spec.tasks.sparse is not None
             made["sparse"] = sparse_output(cast("list[SparseRow]", computed["sparse"]), spec.tasks.sparse.dim, dtype)
@@ -95,12 +98,13 @@ def encode_rows(
     return rows
 
 
-def truncated(vectors: Floats, dims: int, normalize: bool) -> Floats:
-    """The first ``dims`` dimensions (Matryoshka, 2205.13147), brought back to length 1."""
-    if dims == vectors.shape[1]:
-        return vectors
+def shortened(vectors: Floats, dims: int, unit: bool) -> Floats:
+    """The first ``dims`` dimensions (Matryoshka, 2205.13147), brought to length 1 where ``unit`` says so."""
     shorter = vectors[:, :dims]
-    return shorter / np.linalg.norm(shorter, axis=1, keepdims=True) if normalize else shorter
+    if not unit:
+        return shorter
+    lengths = np.maximum(np.linalg.norm(shorter, axis=1, keepdims=True), SHORTEST)
+    return cast("Floats", shorter / lengths)
 
 
 def dense_output(vectors: Floats, dtype: OutputDtype) -> DenseOutput:
@@ -134,14 +138,17 @@ def _texts(request: EncodeRequest, spec: ModelSpec, is_query: bool) -> list[str]
     return [(prompt or "") + (item.text or "") for item in request.items]
 
 
-def _dims(spec: ModelSpec, options: Options) -> int:
+def _dense(spec: ModelSpec, options: Options) -> tuple[int, str, bool]:
+    """How many dimensions, of which head, and whether they are still to be brought to length 1."""
     if (dense := spec.tasks.dense) is None:
-        return 0
+        return 0, "dense", False
     dims = options.count("dimensions", dense.dim, dense.dim)
     if dims != dense.dim and dims not in dense.dims:
         allowed = ", ".join(map(str, (*dense.dims, dense.dim)))
         raise options.wrong("dimensions", f"one of {allowed}, which {spec.id} was trained for", limit=allowed)
-    return dims
+    unit = options.flag("normalize", default=dense.normalize)
+    head = "pooled" if dense.normalize and not unit else "dense"
+    return dims, head, unit and not (dense.normalize and dims == dense.dim)
 
 
 def _muvera(spec: ModelSpec, options: Options) -> Muvera:
