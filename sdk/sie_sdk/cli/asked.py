@@ -56,9 +56,10 @@ _EVERY = (
         "--option", "options", multiple=True, metavar="KEY=VALUE", help="A choice of the model's own; repeatable."
     ),
     click.option("--priority", type=click.Choice(get_args(Priority)), help="How urgent it is.  [default: by size]"),
-    click.option("--pool", help="The pool whose workers are to compute it."),
+    click.option("--pool", metavar="NAME", help="The pool whose workers are to compute it."),
     click.option(
         "--deadline",
+        metavar="SECONDS",
         type=float,
         default=DEADLINE_S,
         show_default=True,
@@ -66,7 +67,6 @@ _EVERY = (
     ),
 )
 _ENCODE = (
-    *_EVERY,
     click.option(
         "--type",
         "-t",
@@ -79,11 +79,12 @@ _ENCODE = (
     click.option(
         "--query/--document", "is_query", default=None, help="What the texts are, if the model tells them apart."
     ),
+    *_EVERY,
 )
 _EXTRACT = (
-    *_EVERY,
     click.option("--label", "-l", "labels", multiple=True, help="What to look for, if it can be told; repeatable."),
     click.option("--threshold", type=float, help="Leave out what is less certain; 0 to 1."),
+    *_EVERY,
 )
 
 

@@ -106,15 +106,35 @@ WORDS = [
 @options.model
 @click.option("--op", type=click.Choice(get_args(Operation)), help="What to ask for.  [default: what the model does]")
 @click.option(
-    "--clients", "-c", type=click.IntRange(1, MOST_CALLERS), default=8, show_default=True, help="Callers at a time."
+    "--clients",
+    "-c",
+    metavar="N",
+    type=click.IntRange(1, MOST_CALLERS),
+    default=8,
+    show_default=True,
+    help="Callers at a time.",
 )
-@click.option("--texts", "-n", type=click.IntRange(1, 4096), default=1, show_default=True, help="Texts of one request.")
-@click.option("--words", type=click.IntRange(1, 10_000), default=16, show_default=True, help="Words of one text.")
+@click.option(
+    "--texts",
+    "-n",
+    metavar="N",
+    type=click.IntRange(1, 4096),
+    default=1,
+    show_default=True,
+    help="Texts of one request.",
+)
+@click.option(
+    "--words", metavar="N", type=click.IntRange(1, 10_000), default=16, show_default=True, help="Words of one text."
+)
 @click.option("--file", "-f", type=click.File("rb"), help="Take texts from a file instead, a line each.")
 @click.option("--label", "-l", "labels", multiple=True, help="For extract: what to look for; repeatable.")
-@click.option("--seconds", "-s", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, help="How long.")
-@click.option("--requests", type=click.IntRange(1), help="Stop after so many requests, if that is earlier.")
-@click.option("--pool", help="The pool whose workers are to compute it.")
+@click.option(
+    "--seconds", "-s", metavar="S", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, help="How long."
+)
+@click.option(
+    "--requests", metavar="N", type=click.IntRange(1), help="Stop after so many requests, if that is earlier."
+)
+@click.option("--pool", metavar="NAME", help="The pool whose workers are to compute it.")
 @as_json
 @delivery.quiet
 @asks_server
@@ -167,7 +187,7 @@ def bench(
     if as_json:
         print_rows([{"model": model, "operation": op, "clients": clients, "texts_per_request": texts, **row}])
     else:
-        _print(row, f"{op} with {model}, {clients} clients, {texts} texts a request")
+        _print(row, f"{op} with {model}, {_counted(clients, 'client')}, {_counted(texts, 'text')} a request")
     if interrupted:
         raise click.exceptions.Exit(exits.INTERRUPTED)
 
@@ -200,6 +220,10 @@ def _print(row: dict[str, Any], what: str) -> None:
             "errors": errors or "none",
         }
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _operation(client: SIEClient, model: str) -> Operation:

@@ -85,7 +85,9 @@ def deliver(
         except KeyboardInterrupt:
             click.echo(f"Interrupted after {count:,} results. {how()}", err=True)
             raise click.exceptions.Exit(exits.INTERRUPTED) from None
-        except (SIEError, click.UsageError) as error:
+        except BrokenPipeError:
+            raise
+        except (SIEError, click.UsageError, OSError) as error:
             if count:
                 click.echo(f"{count:,} results were written. {how()}", err=True)
             if isinstance(error, SIEError) and (place := _PLACE.match(error.field or "")):

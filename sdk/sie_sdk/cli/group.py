@@ -109,6 +109,9 @@ class Commands(click.Group):
         except SIEError as error:
             exits.tell(error)
             ctx.exit(exits.code(error))
+        except OSError as error:
+            click.echo(f"Error: {error.filename or 'Reading or writing'}: {error.strerror or error}.", err=True)
+            ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(exits.INTERRUPTED)

@@ -44,6 +44,7 @@ _wait = click.option("--wait/--no-wait", default=True, help="Wait for a worker t
 _concurrency = click.option(
     "--concurrency",
     "-c",
+    metavar="N",
     type=click.IntRange(1, 64),
     default=CONCURRENCY,
     show_default=True,

@@ -49,7 +49,7 @@ OPTIONS: tuple[Callable[..., Any], ...] = (
         show_default=True,
         help="How inputs stand in it. auto goes by the file's ending, else a line that begins with { is JSON.",
     ),
-    click.option("--field", help="The field or column that holds the text.  [default: text]"),
+    click.option("--field", metavar="NAME", help="The field or column that holds the text.  [default: text]"),
     click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out the first N inputs.", metavar="N"),
 )
 
@@ -71,7 +71,11 @@ def read(options: InputOptions) -> Iterator[Item]:
 
 def stream(options: InputOptions) -> BinaryIO | None:
     """The file or standard input that inputs come from; None where all of them are arguments."""
-    return sys.stdin.buffer if options["texts"] == ("-",) else options["file"]
+    if options["texts"] != ("-",):
+        return options["file"]
+    if options["file"] is not None:
+        raise click.UsageError("Give --file or -, not both.")
+    return sys.stdin.buffer
 
 
 def _of_file(file: BinaryIO, format: Format, field: str | None) -> Iterator[Item]:
@@ -134,5 +138,7 @@ def _rows(file: BinaryIO, field: str, delimiter: str) -> Iterator[Item]:
             if row[field] is None:
                 raise click.UsageError(f"Line {rows.line_num} has no column {field!r}.")
             yield Item(text=row[field], id=row.get("id") or None)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:  # in a block of many lines
+        raise click.UsageError(f"The table is not UTF-8: {error}.") from None
+    except csv.Error as error:
         raise click.UsageError(f"Line {rows.line_num + 1} is no line of a table: {error}.") from None

@@ -40,11 +40,16 @@ BATCH = 1000
 """Inputs of one job: the server splits it among its workers, and keeps its result in one piece."""
 
 _batch = click.option(
-    "--batch", type=click.IntRange(1, 4096), default=BATCH, show_default=True, help="Inputs of one job."
+    "--batch", metavar="N", type=click.IntRange(1, 4096), default=BATCH, show_default=True, help="Inputs of one job."
 )
 _ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 _deadline = click.option(
-    "--deadline", type=float, default=DEADLINE_S, show_default=True, help="Seconds to wait for each; the job goes on."
+    "--deadline",
+    metavar="SECONDS",
+    type=float,
+    default=DEADLINE_S,
+    show_default=True,
+    help="Seconds to wait for each; the job goes on.",
 )
 
 

@@ -24,14 +24,27 @@ TIMEOUT_S = 30.0
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each, for programs.")
 
 _OPTIONS = (
-    click.option("--url", envvar="SIE_BASE_URL", show_envvar=True, help="The server. [default: http://127.0.0.1:8080]"),
+    click.option(
+        "--url",
+        metavar="URL",
+        envvar="SIE_BASE_URL",
+        show_envvar=True,
+        help="The server. [default: http://127.0.0.1:8080]",
+    ),
     click.option(
         "--api-key",
+        metavar="KEY",
         envvar="SIE_API_KEY",
         show_envvar=True,
         help="Sent as a bearer token. Others see a command's options: prefer the variable.",
     ),
-    click.option("--tenant", envvar="SIE_TENANT", show_envvar=True, help="On whose behalf, for the server's limits."),
+    click.option(
+        "--tenant",
+        metavar="NAME",
+        envvar="SIE_TENANT",
+        show_envvar=True,
+        help="On whose behalf, for the server's limits.",
+    ),
 )
 
 

@@ -144,6 +144,8 @@ def opened(path: Path, *, resume: bool, vectors: bool) -> tuple[Sink, int]:
     Raises:
         UsageError: its ending is none that is known, or it cannot be gone on with.
     """
+    if not os.access(path.parent, os.W_OK):
+        raise click.UsageError(f"--out {path}: the folder is not there, or cannot be written to.")
     ending = path.suffix.lower()
     if ending in (".npy", ".npz") and not vectors:
         raise click.UsageError(f"--out {path}: only vectors go into a {ending} file; write .jsonl.")

@@ -1,0 +1,106 @@
+"""Inputs in every format, one at a time: what is read as what, and how a wrong line is named."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_sdk.cli import inputs
+from sie_sdk.cli.inputs import InputOptions
+from sie_sdk.types import Item
+
+
+def read(data: bytes, **options: Any) -> list[Item]:
+    file = io.BytesIO(data)
+    file.name = options.pop("name", "<stdin>")
+    asked: Any = {"texts": (), "file": file, "format": "auto", "field": None, "skip": 0, **options}
+    return list(inputs.read(asked))
+
+
+def refused(data: bytes, **options: Any) -> str:
+    with pytest.raises(click.UsageError) as told:
+        read(data, **options)
+    return told.value.message
+
+
+def test_a_line_is_a_text_unless_it_begins_like_an_object() -> None:
+    found = read(b'hello\r\n\n  \n{"text": "a", "id": "7", "unknown": 1}\n  two words \n')
+    assert found == [Item(text="hello"), Item(text="a", id="7"), Item(text="  two words ")]
+
+
+def test_the_format_can_be_told_and_else_goes_by_the_ending() -> None:
+    assert read(b"{braces}\n", format="text") == [Item(text="{braces}")]
+    assert read(b"{braces}\n", name="in.txt") == [Item(text="{braces}")]
+    assert "Line 1" in refused(b"hello\n", name="in.jsonl")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text() -> None:
+    assert read(b"\xef\xbb\xbfhello\n") == [Item(text="hello")]
+    assert read(b"\xef\xbb\xbftext\nhello\n", format="csv") == [Item(text="hello")]
+
+
+def test_an_id_may_be_a_number() -> None:
+    assert read(b'{"text": "a", "id": 7}\n') == [Item(text="a", id="7")]
+    assert read(b'{"body": "a", "id": 7}\n', field="body") == [Item(text="a", id="7")]
+    assert "Line 1" in refused(b'{"text": "a", "id": true}\n')
+
+
+def test_any_field_of_an_object_may_hold_the_text() -> None:
+    assert read(b'{"title": "a", "text": "b"}\n', field="title") == [Item(text="a")]
+    told = refused(b'{"title": "a"}\n{"other": 1}\n', field="title")
+    assert "Line 2" in told and "other" in told
+
+
+def test_vectors_are_read_from_objects() -> None:
+    (found,) = read(b'{"multivector": [[1.0, 0.5]]}\n')
+    assert found.multivector is not None and found.multivector.tolist() == [[1.0, 0.5]]
+
+
+@pytest.mark.parametrize(("delimiter", "name"), [(",", "in.csv"), ("\t", "in.TSV")])
+def test_a_column_of_a_table_holds_the_texts(delimiter: str, name: str) -> None:
+    table = 'id,title,text\n7,a,"two\nlines, and a comma"\n,b,c\n'.replace(",", delimiter).replace(
+        f"lines{delimiter}", "lines,"
+    )
+    assert read(table.encode(), name=name) == [Item(text="two\nlines, and a comma", id="7"), Item(text="c")]
+    assert [item.text for item in read(table.encode(), name=name, field="title")] == ["a", "b"]
+    assert "title" in refused(table.encode(), name=name, field="nothing")
+
+
+def test_a_row_that_is_too_short_is_named() -> None:
+    assert "Line 3" in refused(b"id,text\n1,a\n2\n", format="csv")
+
+
+@pytest.mark.parametrize("format", ["auto", "text", "csv"])
+def test_what_is_not_utf_8_is_named(format: str) -> None:
+    told = refused(b"text\n\xff\xfe\n", format=format)
+    assert "not UTF-8" in told and ("Line 2" in told or format == "csv")
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"   \n"])
+def test_no_input_at_all_is_refused(data: bytes) -> None:
+    assert "There is no text" in refused(data)
+
+
+def test_arguments_come_before_a_file_and_a_file_and_standard_input_exclude_each_other() -> None:
+    assert [item.text for item in read(b"c\n", texts=("a", "b"))] == ["a", "b", "c"]
+    assert "not both" in refused(b"c\n", texts=("-",))
+
+
+def test_lines_are_read_as_they_are_needed() -> None:
+    """The second line is wrong, and nobody asks for it."""
+    options = InputOptions(texts=(), file=io.BytesIO(b'{"text": "a"}\n{\n'), format="jsonl", field=None, skip=0)
+    assert next(inputs.read(options)) == Item(text="a")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1), min_size=1))
+def test_texts_of_any_characters_come_through(texts: list[str]) -> None:
+    whole = [text for text in texts if text.strip(" ")]
+    if any(text.encode().strip() for text in whole):
+        assert [item.text for item in read("\n".join(whole).encode(), format="text")] == [
+            text for text in whole if text.encode().strip()
+        ]
