@@ -1,0 +1,128 @@
+"""What a long command says when it ends too early, and that everything written before stays."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from sie_sdk import InputTooLongError, QueueUnavailableError, SIEError
+from sie_sdk.cli import delivery
+from sie_sdk.cli.progress import Meter
+from tests.sdk.cli.running import sie
+from tests.sdk.scripted_server import ScriptedServer, refused, vectors
+
+
+def ending(error: BaseException, results: int = 3) -> Iterator[int]:
+    yield from range(results)
+    raise error
+
+
+def deliver(error: BaseException, *, skipped: int = 0, resumable: bool = False, results: int = 3) -> list[int]:
+    written: list[int] = []
+    try:
+        delivery.deliver(ending(error, results), written.append, Meter(), skipped, resumable=resumable)
+    finally:
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return written
+
+
+def test_an_interrupt_says_how_many_were_written_and_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(click.exceptions.Exit) as told:
+        deliver(KeyboardInterrupt(), skipped=40)
+    assert told.value.exit_code == 130
+    assert capsys.readouterr().err == "Interrupted after 3 results. Go on with --skip 43.\n"
+    with pytest.raises(click.exceptions.Exit):
+        deliver(KeyboardInterrupt(), skipped=40, resumable=True)
+    assert capsys.readouterr().err == "Interrupted after 3 results. Go on with --resume.\n"
+
+
+def test_an_error_says_it_too_and_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(QueueUnavailableError):
+        deliver(QueueUnavailableError("No broker."))
+    assert capsys.readouterr().err == "3 results were written. Go on with --skip 3.\n"
+
+
+def test_an_error_before_the_first_result_has_nothing_to_go_on_with(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SIEError):
+        deliver(SIEError("No."), results=0)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_input_at_fault_is_named_by_its_number_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputTooLongError):
+        deliver(InputTooLongError("Too long.", field="items[7].text"), skipped=40, results=0)
+    assert capsys.readouterr().err == "The input at fault is number 48.\n"
+
+
+def test_an_interrupt_while_a_line_is_written_waits_for_its_end() -> None:
+    written: list[int] = []
+
+    def write(result: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        written.append(result)
+
+    with pytest.raises(click.exceptions.Exit):
+        delivery.deliver(iter(range(5)), write, Meter())
+    assert written == [0]
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    def write(result: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("not reached")
+
+    with pytest.raises(click.exceptions.Exit):
+        delivery.deliver(iter(range(5)), write, Meter())
+
+
+def test_skipped_inputs_are_not_asked_for(server: ScriptedServer) -> None:
+    server.script = [vectors(1)]
+    done = sie("encode", "m", "a", "b", "c", "--skip", "2", "--json", "--url", server.url)
+    assert json.loads(done.stdout)["dense"] == [0.0, 0.5]
+    assert b"a" not in server.asked[0].body.split(b"text")[-1][:3]
+    assert sie("encode", "m", "a", "--skip", "1", "--json", "--url", server.url).stdout == ""
+
+
+def test_a_file_is_gone_on_with_where_it_was_left_off(server: ScriptedServer, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a\nb\nc\n")
+    (tmp_path / "out.jsonl").write_text('{"dense":[9.0]}\n{"de')
+    server.script = [vectors(2)]
+    out, where = str(tmp_path / "out.jsonl"), ("--file", str(tmp_path / "in.txt"), "--url", server.url)
+    assert sie("encode", "m", "--out", out, "--resume", *where).exit_code == 0
+    assert [json.loads(line)["dense"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [
+        [9.0],
+        [0.0, 0.5],
+        [1.0, 0.5],
+    ]
+    assert sie("encode", "m", "--out", out, "--resume", *where).exit_code == 0, "nothing is left to do"
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--resume"], "--out"),
+        (["--json", "--out", "v.jsonl"], "one of them"),
+        (["--out", "v.csv"], ".jsonl, .npy or .npz"),
+        (["--option", "dimensions"], "KEY=VALUE"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: list[str], told: str) -> None:
+    done = sie("encode", "m", "a", *options, "--url", "http://127.0.0.1:1")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_one_line(server: ScriptedServer, tmp_path: Path) -> None:
+    (tmp_path / "v.npy").mkdir()
+    done = sie("encode", "m", "a", "--out", str(tmp_path / "v.npy"), "--url", server.url)
+    assert done.exit_code == 2
+    server.script = [refused(QueueUnavailableError("No.", retry_after=0))]
+    assert sie("encode", "m", "a", "--no-wait", "--out", str(tmp_path / "w.npy"), "--url", server.url).exit_code == 1
+    assert not (tmp_path / "w.npy").exists()
