@@ -14,7 +14,7 @@ from starlette.routing import Route
 from sie_broker.contract import Broker
 from sie_broker.events.allow_list import AllowList
 from sie_config.registry import Registry
-from sie_ingress import answer
+from sie_ingress import answer, configs
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.dialects.speaking import Dialects
@@ -87,6 +87,7 @@ def app(
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
             *Dialects(inference, registry, lanes, answers, settings).routes(),
+            *configs.routes(registry, lanes, settings.config_url),
             Route("/", page, methods=["GET"]),
             Route("/health", health.__call__, methods=["GET"]),
             *watch.routes(),

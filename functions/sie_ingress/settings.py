@@ -30,6 +30,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Beginnings of URLs, separated by commas: where results may be sent (``replyto`` of an event)."""
     reply_subjects: str = "_INBOX."
     """Beginnings of NATS subjects, likewise."""
+    config_url: str = ""
+    """Where the config service is, for the hint to who tries to change the catalogue here."""
     model_aliases: str = ""
     """Further names of models: a JSON map from each to ``[bundle:/]org/model[:profile]``."""
     default_models: str = ""

@@ -23,7 +23,8 @@ def of(kinds: Iterable[Any], settings: Settings) -> tuple[dict[Any, dict[str, An
     """The schema of each type, and the components they refer to."""
     wanted = list(dict.fromkeys(kinds))
     single = list(dict.fromkeys(one for kind in wanted for one in (kind if isinstance(kind, tuple) else (kind,))))
-    made, components = msgspec.json.schema_components(single, schema_hook=_array, ref_template=_TEMPLATE)
+    schemas = msgspec.json.schema_components(single, schema_hook=_array, ref_template=_TEMPLATE)
+    made, components = msgspec.json.decode(msgspec.json.encode(schemas))  # a default may be a tuple
     schema_of = dict(zip(single, made, strict=True))
     schema_of |= {kind: {"anyOf": [schema_of[one] for one in kind]} for kind in wanted if isinstance(kind, tuple)}
     for component in components.values():
