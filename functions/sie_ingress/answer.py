@@ -14,6 +14,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from sie_broker.jobs import Job
@@ -148,7 +149,7 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     """Exception handler for the router's own 404 and 405."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allowed = sorted((error.headers or {}).get("Allow", "").replace(" ", "").split(","))
+        allowed = _methods(request)
         return refuse(
             MethodNotAllowedError(
                 f"{request.method} is not allowed on {request.url.path}.",
@@ -159,6 +160,13 @@ async def refuse_http(request: Request, error: Exception) -> Response:
             request.url.path,
         )
     return refuse(NotFoundError(f"There is nothing at {request.url.path}.", hint="See GET /v1/models."))
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of all routes at this path; the router names those of the first one only."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    here = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted(set().union(*here))
 
 
 async def refuse_unknown(request: Request, error: Exception) -> Response:

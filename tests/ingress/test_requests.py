@@ -236,6 +236,12 @@ async def test_model_names_are_found_in_any_case(desk: Desk) -> None:
     assert answer.json()["name"] == MODEL
 
 
+async def test_a_refused_method_is_told_of_all_that_are_allowed_there(desk: Desk) -> None:
+    wrong = await desk.client.options("/v1/pools/team-a")
+    assert wrong.status_code == 405
+    assert wrong.headers["allow"] == "DELETE, GET, HEAD"
+
+
 async def test_wrong_methods_and_routes_get_typed_errors(desk: Desk) -> None:
     wrong = await desk.client.get(ROUTE)
     assert wrong.status_code == 405

@@ -7,13 +7,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sie_ingress.dialects import cohere, openai, tei
+from sie_ingress.dialects import cohere, openai, tei, tei_server
 from sie_ingress.openapi.headers import (
     BAD_BODY,
     COMPUTED,
     EXPIRES,
     IDEMPOTENCY,
     NOT_COMPUTED,
+    NOT_NAMED,
     NOT_PLACED,
     POOL,
     PREFER,
@@ -23,6 +24,7 @@ from sie_ingress.openapi.headers import (
 )
 from sie_ingress.openapi.inference import NAME, ONE_PATH, PASSAGES, QUERY
 from sie_ingress.openapi.operation import MODEL, ONLY_JSON, Body, Described, Example, Operation, Parameter, Reply, Said
+from sie_sdk.errors import InvalidInputError, SIEError
 
 TAG: Final = "dialects"
 HELD: Final = "Never a 202: what is not answered within the hold is refused with 503 and `Retry-After`."
@@ -170,23 +172,20 @@ def _below(operation: Operation, body: Any, offers: str) -> Operation:
 
 
 def _tei(name: str, summary: str, description: str, body: Said, reply: Said, sent: Any, offers: str) -> Described:
-    refused = (
-        Reply(400, "Something is empty, or no model is named.", TeiError),
-        Reply(424, "The model does other things, or cannot be loaded.", TeiError),
-    )
     at_root = _spoken(f"tei_{name or 'any'}", summary, description, body, reply, TeiError)
     at_root = msgspec.structs.replace(
         at_root,
-        replies=(*at_root.replies, *refused),
-        status_of=_tei_status,
+        statuses_of=_tei_statuses,
         examples=(Example("by header", 200, sent, headers={"X-SIE-Model": MODEL}, offers=offers),) if offers else (),
     )
     path = f"/{name}" if name else ""
     return {("POST", path or "/"): at_root, ("POST", f"/tei/{{model}}{path}"): _below(at_root, sent, offers)}
 
 
-def _tei_status(status: int) -> int:
-    return {400: 422, 502: 424}.get(status, status)
+def _tei_statuses(error: type[SIEError]) -> set[int]:
+    """Which status TEI has for an error is told by what is at fault, too."""
+    faults: list[dict[str, Any]] = [{}, {"reason": "empty"}, {"field": "route"}, {"field": "model"}]
+    return {tei_server.refuse(error("", **fault), "").status for fault in faults}
 
 
 def _told(name: str, summary: str, reply: Said | None, *parameters: Parameter) -> Operation:
@@ -195,10 +194,10 @@ def _told(name: str, summary: str, reply: Said | None, *parameters: Parameter) -
         summary=summary,
         tag=TAG,
         parameters=parameters,
-        replies=(Reply(200, "It.", reply), Reply(400, "No model is named.", TeiError)),
-        errors=(*NOT_PLACED[:1],),
+        replies=(Reply(200, "It.", reply),),
+        errors=(InvalidInputError, *NOT_NAMED),
         error_kind=TeiError,
-        status_of=_tei_status,
+        statuses_of=_tei_statuses,
     )
 
 
@@ -213,7 +212,7 @@ _EMBEDDINGS: Final = _spoken(
     OpenAIError,
     Example("texts", 200, {"model": MODEL, "input": _TEXTS}, offers="dense"),
     Example("base64", 200, {"model": MODEL, "input": _TEXTS, "encoding_format": "base64"}, offers="dense"),
-    Example("token ids", 200, {"model": MODEL, "input": [[32, 8415, 23011, 13]]}, offers="dense"),
+    Example("token ids", 200, {"model": MODEL, "input": [[32, 8415, 23874, 13]]}, offers="dense"),
     Example("an empty text", 400, {"model": MODEL, "input": ""}, offers="dense"),
     Example("no such model", 404, {"model": "no/such-model", "input": "A cat sits."}),
 )
@@ -251,7 +250,15 @@ DESCRIBED: Final[Described] = {
         {"query": QUERY, "texts": PASSAGES},
         "score",
     ),
-    **_tei("predict", "Labels of texts, as TEI has it", "", tei.Predict, (Predictions, Batch), None, ""),
+    **_tei(
+        "predict",
+        "Labels of texts, as TEI has it",
+        "",
+        tei.Predict,
+        (Predictions, Batch),
+        {"inputs": [[text] for text in _TEXTS]},
+        "classes",
+    ),
     **_tei(
         "similarity",
         "Cosines of one text with others, as TEI has it",

@@ -88,11 +88,11 @@ def _kinds(operation: Operation) -> Iterable[Said]:
 
 
 def _by_output(models: Iterable[ModelSpec]) -> dict[str, str]:
-    """A model for each output; the one that has least else is the clearest example."""
+    """A model for each output, and for each kind of extraction; the one that has least else is the clearest example."""
     chosen: dict[str, str] = {}
     for spec in sorted(models, key=lambda spec: (len(spec.outputs), spec.max_sequence_length, spec.id)):
-        for output in spec.outputs:
-            chosen.setdefault(output, spec.id)
+        for offered in (*spec.outputs, *([spec.tasks.extract.kind] if spec.tasks.extract else [])):
+            chosen.setdefault(offered, spec.id)
     return chosen
 
 
@@ -175,7 +175,8 @@ class _Writer:
             known.append(NotFoundError)  # where the parameter makes it another path
         by_status: defaultdict[int, list[type[SIEError]]] = defaultdict(list)
         for error in dict.fromkeys(known):
-            by_status[int(operation.status_of(error.status))].append(error)
+            for status in operation.statuses_of(error):
+                by_status[status].append(error)
         for status, errors in sorted(by_status.items()):
             written[str(status)] = self._refusal(operation, errors)
         return written

@@ -75,7 +75,6 @@ _PARAMETERS: Final = (
     Parameter(
         "Prefer",
         "`wait=N`: hold up to N seconds for the result event; `reply`: as long as the server holds anything.",
-        Annotated[str, Meta(pattern=r"^(reply|wait=[0-9]{1,4})$")],
         example="wait=30",
     ),
     TRACE,
@@ -121,7 +120,7 @@ DESCRIBED: Final[Described] = {
         ),
         errors=BAD_BODY + NOT_PLACED + NOT_COMPUTED,
         error_others={STRUCTURED: ResultEvent},
-        status_of=http_status,
+        statuses_of=lambda error: (http_status(error.status),),
         examples=_EXAMPLES,
     ),
     ("GET", "/v1/jobs/{job}"): Operation(
@@ -132,12 +131,7 @@ DESCRIBED: Final[Described] = {
         "platform is set.",
         parameters=(
             Parameter("job", "The id that a 202 named.", where="path", example=_JOB),
-            Parameter(
-                "Prefer",
-                "`wait=N`: hold up to N seconds for the answer.",
-                Annotated[str, Meta(pattern=r"^wait=[0-9]{1,4}$")],
-                example="wait=30",
-            ),
+            Parameter("Prefer", "`wait=N`: hold up to N seconds for the answer.", example="wait=30"),
         ),
         replies=(
             Reply(200, "The answer.", (bodies.EncodeReply, bodies.ScoreReply, bodies.ExtractReply), BOTH, COMPUTED),

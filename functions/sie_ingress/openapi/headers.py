@@ -15,8 +15,8 @@ from sie_sdk.types import Priority
 
 REQUEST_ID: Final = Parameter(
     "X-Request-ID",
-    "The request's id, in every log line about it; comes back. Of another form, it is replaced by a new one.",
-    Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/+=-]{1,128}$")],
+    "The request's id, in every log line about it; comes back. One of another form than 1 to 128 letters, digits and "
+    "`_.:/+=-` is replaced by a new one.",
 )
 TRACE: Final = Parameter("traceparent", "Carried on with the work (W3C Trace Context).")
 SDK: Final = Parameter(
@@ -26,15 +26,14 @@ SDK: Final = Parameter(
 )
 PREFER: Final = Parameter(
     "Prefer",
-    "`wait=N`: hold up to N seconds before answering 202.",
-    Annotated[str, Meta(pattern=r"^wait=[0-9]{1,4}$")],
+    "`wait=N`: hold up to N seconds before answering 202. Other preferences are ignored.",
     example="wait=30",
 )
 IDEMPOTENCY: Final = Parameter("Idempotency-Key", "Repeats with the same key are one job, computed once.")
 TENANT: Final = Parameter(
     "X-SIE-Tenant",
     "On whose behalf: counted against the server's limit for one tenant; an Idempotency-Key is each tenant's own.",
-    Annotated[str, Meta(pattern=r"^[!-~]{1,128}$")],
+    Annotated[str, Meta(pattern=r"^[!-~]{0,128}$")],
 )
 PRIORITY: Final = Parameter(
     "X-SIE-Priority",

@@ -49,6 +49,7 @@ def _inference(
 
 _TEXTS: Final = {"items": [{"text": "A cat sits.", "id": "1"}, {"text": "A kitten rests."}]}
 _PAIRS: Final = {"query": {"text": QUERY}, "items": [{"text": text} for text in PASSAGES]}
+_LABELS: Final = {"labels": ["biography", "geography"]}
 _SENTENCE: Final = {"items": [{"text": "Ada Lovelace lived in London.", "id": "1"}]}
 
 
@@ -96,14 +97,9 @@ DESCRIBED: Final[Described] = {
         ExtractRequest,
         bodies.ExtractReply,
         (
-            Example(
-                "labels",
-                200,
-                {**_SENTENCE, "params": {"labels": ["person", "place"]}},
-                ONE_PATH,
-                {"Prefer": "wait=30"},
-                offers="json",
-            ),
+            Example("entities", 200, _SENTENCE, ONE_PATH, {"Prefer": "wait=30"}, offers="entities"),
+            Example("classes", 200, _SENTENCE, ONE_PATH, offers="classes"),
+            Example("labels of your own", 200, {**_SENTENCE, "params": _LABELS}, ONE_PATH, offers="entailment"),
             Example("an empty label", 400, {**_SENTENCE, "params": {"labels": [""]}}, ONE_PATH, offers="json"),
         ),
     ),

@@ -6,7 +6,7 @@ name), JSON Schema (``schemas``), the document they become (``document``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -65,7 +65,8 @@ class Reply(msgspec.Struct, frozen=True):
 class Example(msgspec.Struct, frozen=True):
     """A request as it is sent, and the status that answers it. A test sends every one.
 
-    ``offers``: the output a model must offer for `MODEL` to stand for it; without such a model the example is left out.
+    ``offers``: the output a model must offer for `MODEL` to stand for it, or the kind of extraction (``entities``,
+    ``classes``, ``entailment``); without such a model the example is left out.
     ``body`` is what JSON can say; None sends none. ``media``: its format, where that is not JSON.
     """
 
@@ -83,8 +84,8 @@ class Operation(msgspec.Struct, frozen=True):
     """One method of one route. ``id`` names it in generated clients; ``errors`` are all it may be refused with.
 
     ``error_kind``: the type of an error's body, where it is not `ErrorReply`'s; ``error_others``: in further formats;
-    ``status_of``: the status that answers an error of a status. ``socket``: a websocket, whose messages ``description``
-    tells of.
+    ``statuses_of``: with which statuses an error may be answered. ``socket``: a websocket; of its messages
+    ``description`` tells.
     """
 
     id: str
@@ -97,7 +98,7 @@ class Operation(msgspec.Struct, frozen=True):
     errors: tuple[type[SIEError], ...] = ()
     error_kind: Said | None = None
     error_others: dict[str, Said] = {}
-    status_of: Callable[[int], int] = int
+    statuses_of: Callable[[type[SIEError]], Iterable[int]] = lambda error: (error.status,)
     examples: tuple[Example, ...] = ()
     socket: bool = False
 

@@ -1,0 +1,48 @@
+"""The OpenAPI document of ``sie serve``: its examples are sent to real models, and schemathesis makes up the rest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e import every_task
+from tests.e2e.conftest import serving
+from tests.openapi_examples import examples_of, failures
+
+pytestmark = pytest.mark.e2e
+
+LIMITS = {"SIE_MAX_ITEMS": "16", "SIE_MAX_TEXT_BYTES": "4096", "SIE_MAX_BODY_BYTES": "100000"}
+"""Small, so that what is made up at the limits is small."""
+POOLS = "/v1/pools"
+"""One process has none to give out, and says so."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of ``sie serve`` with a model for every task."""
+    folder = every_task.make(tmp_path_factory.mktemp("every-task"))
+    with serving("--models", str(folder), **LIMITS) as url:
+        yield url
+
+
+def test_every_example_is_answered_by_real_models_as_the_document_promises(served: str) -> None:
+    document = httpx.get(f"{served}/openapi.json").json()
+    examples = examples_of(document)
+    assert {"encode", "score", "extract", "openai_embeddings", "cohere_rerank"} <= {
+        sent.operation["operationId"] for sent in examples if sent.status == 200
+    }
+    wrong: list[str] = []
+    with httpx.Client(base_url=served, timeout=60) as client:
+        for sent in examples:
+            answer = client.request(
+                sent.method, sent.target, params=sent.query, headers=sent.headers, content=sent.content
+            )
+            if answer.status_code != 501 or POOLS not in sent.target:
+                wrong += failures(document, sent, answer)
+    assert wrong == []
