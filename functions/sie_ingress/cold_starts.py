@@ -49,6 +49,8 @@ class ColdStarts:
     async def left_s(self, lane: Lane) -> float:
         """Seconds until a woken lane is expected to be up: the median cold start less what has passed of it.
 
+        Below 0 it is late by so much.
+
         The workers of a pool start in the default one, so theirs count where none are known of its own.
         """
         for each in (lane, service_of(lane)):
@@ -56,7 +58,8 @@ class ColdStarts:
                 await self._recall(each)
         known = self._taken[lane] or self._taken[service_of(lane)]
         expected = statistics.median(known or [self._default_s])
-        return max(0.0, expected - (self._clock() - self._woken.get(lane, self._clock())))
+        now = self._clock()
+        return expected - (now - self._woken.get(lane, now))
 
     async def _recall(self, lane: Lane) -> None:
         try:

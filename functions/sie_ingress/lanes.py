@@ -134,15 +134,16 @@ class Lanes:
     async def retry_after(self, lane: Lane) -> float:
         """Seconds until what is queued in the lane now should be answered: its start if it is cold, and its backlog."""
         live = self._workers.ready(lane)
-        cold_s = 0.0 if live else await self._cold_starts.left_s(lane)
+        cold_s = 0.0 if live else max(0.0, await self._cold_starts.left_s(lane))
         if (status := self._statuses.get(lane)) is None:
             return expected_s(0, 1.0, live, cold_s)
         return expected_s(self._waiting(status), status.rate, live or status.wanted, cold_s)
 
     async def look_again_s(self, lane: Lane) -> float:
         """Seconds until a caller without a job should look whether the cold lane is up: half of what is left of its
-        start, so that neither an early nor a late worker is waited for much longer than it takes."""
-        return min(LOOK_AT_MOST_S, max(LOOK_S, await self._cold_starts.left_s(lane) / 2))
+        start, or a quarter of what it is late, so that nobody waits for much longer than it takes."""
+        left = await self._cold_starts.left_s(lane)
+        return min(LOOK_AT_MOST_S, max(LOOK_S, left / 2, -left / 4))
 
     def _waiting(self, status: LaneStatus) -> int:
         """What waits; nothing, when that was long ago: a leader that is gone says nothing any more."""

@@ -1,0 +1,129 @@
+"""Published sie-sdk: what of ours it tries again until there is an answer, and what it raises when it gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sie_sdk.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    ModelLoadingError,
+    OutOfMemoryError,
+    PoolNotReadyError,
+    ProvisioningError,
+    QueueFullError,
+    QueueUnavailableError,
+    RateLimitedError,
+    SIEError,
+    UnavailableError,
+)
+from tests.compat.published.remote import Client, Flavour, Remote
+from tests.compat.published.scripted import Scripted, serving
+
+pytestmark = pytest.mark.compat
+
+HELLO = {"text": "hello"}
+CALLS: dict[str, list[Any]] = {"encode": ["m", HELLO], "score": ["m", HELLO, [HELLO]], "extract": ["m", HELLO]}
+PASSES = (
+    ProvisioningError("No worker is up yet.", retry_after=0.05),
+    ModelLoadingError("Loading.", retry_after=0.05),
+    QueueFullError("The queue is full.", retry_after=0.05),
+    QueueUnavailableError("The broker does not answer.", retry_after=0.05),
+    RateLimitedError("Too much in flight.", retry_after=0.05),
+    OutOfMemoryError("Not now.", retry_after=0.05),
+    DeadlineExceededError("It took too long.", retry_after=0.05),
+    PoolNotReadyError("No queues yet.", retry_after=0.05),
+    UnavailableError("Not ready.", retry_after=0.05),
+)
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[tuple[Scripted, str]]:
+    script = Scripted()
+    with serving(script) as url:
+        yield script, url
+
+
+@pytest.fixture
+def script(scripted: tuple[Scripted, str]) -> Scripted:
+    scripted[0].script = []
+    scripted[0].asked = 0
+    return scripted[0]
+
+
+@pytest.fixture
+def client(remote: Remote, flavour: Flavour, scripted: tuple[Scripted, str]) -> Client:
+    """Each published client with the scripted server."""
+    return Client(remote, flavour, scripted[1])
+
+
+@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("error", PASSES, ids=lambda error: error.code)
+def test_what_passes_is_asked_again_after_the_fraction_of_a_second_it_was_told(
+    client: Client, script: Scripted, method: str, error: SIEError
+) -> None:
+    # Its second look at a device without room comes after seconds, whatever it was told.
+    times = 1 if isinstance(error, OutOfMemoryError) else 2
+    script.script = [error] * times
+    outcome = client(method, *CALLS[method])
+    assert outcome.raised is None
+    assert (outcome.retries, script.asked) == (times, times + 1)
+    assert outcome.seconds < 3
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status", "code"),
+    [
+        (ProvisioningError("No worker.", retry_after=0.2), "ProvisioningError", None, None),
+        (PoolNotReadyError("No queues yet.", retry_after=0.2), "ProvisioningError", None, None),
+        (ModelLoadingError("Loading.", retry_after=0.2), "ModelLoadingError", None, None),
+        (QueueFullError("Full.", retry_after=0.2), "ServerError", 503, "QUEUE_FULL"),
+        (QueueUnavailableError("No broker.", retry_after=0.2), "ServerError", 503, "QUEUE_UNAVAILABLE"),
+        (RateLimitedError("Too much.", retry_after=0.2), "RateLimitError", 429, "RATE_LIMIT"),
+        (OutOfMemoryError("Not now.", retry_after=0.2), "ResourceExhaustedError", 503, "RESOURCE_EXHAUSTED"),
+        # What it says of a 504 that comes again and again.
+        (DeadlineExceededError("Too long.", retry_after=0.2), "ProvisioningError", None, None),
+    ],
+    ids=lambda value: value.code if isinstance(value, SIEError) else "",
+)
+@pytest.mark.parametrize("method", CALLS)
+def test_what_does_not_pass_in_time_is_raised_as_the_class_of_its_kind(
+    client: Client, script: Scripted, method: str, error: SIEError, kind: str, status: int | None, code: str | None
+) -> None:
+    script.script = [error] * 50
+    outcome = client(method, *CALLS[method], provision_timeout_s=0.5)
+    assert (outcome.error["class"], outcome.error.get("status_code"), outcome.error.get("code")) == (kind, status, code)
+    assert script.asked >= 2 and outcome.seconds < 3
+
+
+@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("wait", [True, False])
+def test_what_no_retry_mends_is_raised_at_once(client: Client, script: Scripted, method: str, wait: bool) -> None:
+    script.script = [InferenceError("Not finite.", field="items[0]")]
+    outcome = client(method, *CALLS[method], wait_for_capacity=wait)
+    error = outcome.error
+    assert (error["class"], error["code"], error["param"]) == ("ServerError", "INFERENCE_ERROR", "items[0]")
+    assert script.asked == 1
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_a_deadline_that_passed_is_the_servers_error_for_a_caller_that_does_not_wait(
+    client: Client, script: Scripted, method: str
+) -> None:
+    script.script = [DeadlineExceededError("Too long.", retry_after=0.2)]
+    error = client(method, *CALLS[method], wait_for_capacity=False).error
+    told = (error["class"], error["status_code"], error["code"], error["retry_after"])
+    assert told == ("ServerError", 504, "DEADLINE_EXCEEDED", 0.2)
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_a_caller_that_does_not_wait_is_told_at_once_and_when_to_come_back(
+    client: Client, script: Scripted, method: str
+) -> None:
+    script.script = [ProvisioningError("No worker is up yet.", retry_after=0.25)]
+    outcome = client(method, *CALLS[method], wait_for_capacity=False)
+    assert (outcome.error["class"], outcome.error["retry_after"]) == ("ProvisioningError", 0.25)
+    assert script.asked == 1 and outcome.seconds < 2
