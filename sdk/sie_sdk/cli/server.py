@@ -65,17 +65,27 @@ def asks_server(command: Callable[Concatenate[SIEClient, P], T]) -> Callable[...
 
 def get(client: SIEClient, path: str, body: object = None) -> Any:
     """The JSON answer of a route that the client has no method for: of GET, or with ``body`` (sent as JSON) of POST."""
-    from sie_sdk import calls, wire
+    return _asked(client, path, "application/json", body, _parsed)
+
+
+def get_text(client: SIEClient, path: str) -> str:
+    """The YAML answer of such a route, as it is."""
+    text: str = _asked(client, path, "application/yaml", None, lambda body, _: body.decode(errors="replace"))
+    return text
+
+
+def _asked(client: SIEClient, path: str, accept: str, body: object, reader: Callable[[bytes, str | None], Any]) -> Any:
+    from sie_sdk import calls
     from sie_sdk.effects import Call, Patience, Send
     from sie_sdk.settle import read, settle
 
-    headers = calls.request_headers(wire.JSON) | ({} if body is None else {"Content-Type": wire.JSON})
+    headers = calls.request_headers(accept) | ({} if body is None else {"Content-Type": "application/json"})
     data = None if body is None else msgspec.json.encode(body)
     send = Send("GET" if body is None else "POST", path, headers, data, TIMEOUT_S)
     patience = Patience(wait_for_capacity=False, deadline_s=TIMEOUT_S, timeout_s=TIMEOUT_S)
 
     def call() -> Call[Any]:
-        return read((yield from settle(send, patience)), _parsed)
+        return read((yield from settle(send, patience)), reader)
 
     return client._run(call())
 

@@ -101,6 +101,24 @@ def models(rows: Sequence[ModelInfo]) -> None:
     _print(table)
 
 
+def specs(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The specs of the catalogue by name."""
+    table = _table("model", "bundle", "machine", "pool", "profiles", "revision")
+    for row in rows:
+        names = (row[name] for name in ("model_id", "bundle", "machine_profile", "pool"))
+        table.add_row(*_plain_texts(*names, ", ".join(row["profiles"]), row["revision"][:12]))
+    _print(table)
+
+
+def bundles(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The bundles by name."""
+    table = _table("bundle", "models", "families", "workers")
+    for row in rows:
+        counts = (str(row[name]) for name in ("model_count", "adapter_count", "connected_workers"))
+        table.add_row(*_plain_texts(row["bundle_id"], *counts))
+    _print(table)
+
+
 def jobs(rows: Sequence[JobStatus]) -> None:
     """How each job stands."""
     table = _table("job", "state", "message")
