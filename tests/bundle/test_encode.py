@@ -16,10 +16,10 @@ from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import encode
 from sie_bundle.operations.muvera import Muvera
 from sie_bundle.operations.options import Options
-from sie_bundle.operations.quantize import quantize
 from sie_config.model_spec import Dense, Multivector, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError
+from sie_sdk.quantize import quantize
 from sie_sdk.types import EncodeParams, EncodeRequest, EncodeResult, Item, Timing, Usage
 from tests import tiny_model
 from tests.bundle.test_families import load as random_model

@@ -16,7 +16,6 @@ from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
-from sie_bundle.operations.quantize import quantize
 from sie_bundle.operations.tokens import augmented, kept, marked
 from sie_config import runtime_options
 from sie_config.model_spec import ModelSpec, Multivector
@@ -24,6 +23,7 @@ from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, SparseOutput
+from sie_sdk.quantize import quantize
 from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage
 
 if TYPE_CHECKING:

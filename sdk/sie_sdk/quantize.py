@@ -1,7 +1,7 @@
 """Quantize: float32 vectors in the number format a caller asks for, each vector by its own scale.
 
-Owns the arithmetic of the formats and their error bounds. Which formats an output allows is ``sie_sdk.outputs``; going
-back to float is the caller's (``sie_sdk.types.Quantization``, docs/outputs.md). No torch.
+Owns the arithmetic of the formats and their error bounds. Which formats an output allows is ``outputs``; going back to
+float is the caller's (``types.Quantization``, docs/outputs.md).
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sie_bundle.operations.quantize import SMALLEST_SCALE, Quantized, quantize
 from sie_sdk.errors import InferenceError, InvalidInputError
 from sie_sdk.outputs import WIRE_DTYPES
+from sie_sdk.quantize import SMALLEST_SCALE, Quantized, quantize
 from sie_sdk.types import OutputDtype, Quantization
 
 Floats: TypeAlias = npt.NDArray[np.float32]
