@@ -198,17 +198,14 @@ def dimensions(wanted: int | None, spec: ModelSpec, field: str) -> dict[str, Any
 def written(reply: bytes, write: Writer) -> bytes:
     """The answer: a list of embeddings, each as ``write`` has it."""
     head = results.read_head(reply)
-    data = b",".join(
-        b'{"object":"embedding","index":%d,"embedding":%b}' % (place, write(vector))
-        for place, vector in enumerate(vectors.dense(reply))
-    )
     tokens = head.usage.input_tokens
-    return b'{"object":"list","data":[%b],"model":%b,"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (
-        data,
-        _to_json.encode(head.model),
-        tokens,
-        tokens,
-    )
+    pieces = [b'{"object":"list","data":[']
+    for place, vector in enumerate(vectors.dense(reply)):
+        pieces += b',{"object":"embedding","index":%d,"embedding":' % place, write(vector), b"}"
+    pieces[1] = pieces[1].removeprefix(b",")
+    pieces.append(b'],"model":' + _to_json.encode(head.model))
+    pieces.append(b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (tokens, tokens))
+    return b"".join(pieces)  # copied once, and it may be large
 
 
 def refuse(error: SIEError) -> Refusal:
