@@ -8,6 +8,7 @@ from base64 import b64encode
 from datetime import UTC, datetime
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import Work
 from sie_bundle.door import DEMAND, SESSION, Door
 from sie_bundle.presence import Counts, Presence
+from sie_config.model_spec import Profile
 from sie_config.registry import Registry, lane_of
 from sie_sdk import replies, results, wire
 from sie_sdk.errors import ModelLoadingError, SIEError
@@ -30,7 +32,8 @@ EVENT = {"ce-specversion": "1.0", "ce-id": "e%201", "ce-source": "/test"}
 class Bundle:
     def __init__(self) -> None:
         self.presence = Presence(MemoryBroker(), lane_of(SPEC), lambda: Counts(completed=7))
-        self.door = Door(self.presence, Registry([SPEC]), self.run)
+        profiled = msgspec.structs.replace(SPEC, profiles={"light": Profile({"normalize": False})})
+        self.door = Door(self.presence, Registry([profiled]), self.run)
         self.failure: SIEError | None = None
         self.asked: Work | None = None
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.door.app()), base_url="http://bundle")
@@ -109,6 +112,17 @@ async def test_an_inference_event_is_answered_with_the_result_event(bundle: Bund
         "traceparent": TRACE,
     }
     assert abs(datetime.fromisoformat(answer.headers["ce-time"]).timestamp() - time.time()) < 60
+
+
+async def test_a_profile_is_put_into_the_request_and_does_not_travel_on(bundle: Bundle) -> None:
+    body = {"items": [{"text": "a"}], "params": {"options": {"is_query": True}}}
+    for answer in (
+        await bundle.infer("encode", body, **{"ce-model": f"{MODEL}:light"}),
+        await bundle.infer("encode", {**body, "params": {"options": {"is_query": True, "profile": "light"}}}),
+    ):
+        assert answer.status_code == 200
+        assert bundle.asked is not None and bundle.asked.model == MODEL
+        assert msgspec.msgpack.decode(bundle.asked.data)["params"]["options"] == {"is_query": True, "normalize": False}
 
 
 async def test_an_event_in_structured_mode_is_answered_in_structured_mode_to_whoever_accepts_it(bundle: Bundle) -> None:
