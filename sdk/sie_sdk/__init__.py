@@ -7,6 +7,7 @@
 Everything public is here; ``wire``, ``replies``, ``outputs`` and ``settings`` are for the servers of this project.
 """
 
+from sie_sdk.capacity import Capacity, LaneInfo, WorkerInfo
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import (
     BundleConflictError,
@@ -78,6 +79,7 @@ __all__ = [
     "BundleConflictError",
     "BundleNotFoundError",
     "CancelledByCallerError",
+    "Capacity",
     "Classification",
     "ConfigurationError",
     "ConnectionFailedError",
@@ -95,6 +97,7 @@ __all__ = [
     "Job",
     "JobNotFoundError",
     "JobStatus",
+    "LaneInfo",
     "MethodNotAllowedError",
     "ModelInfo",
     "ModelLoadError",
@@ -137,5 +140,6 @@ __all__ = [
     "UnsupportedMediaTypeError",
     "WeightsUnavailableError",
     "WorkExhaustedError",
+    "WorkerInfo",
     "__version__",
 ]

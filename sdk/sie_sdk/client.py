@@ -10,10 +10,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sie_sdk import chunks
+from sie_sdk.capacity_methods import CapacityMethods
 from sie_sdk.chunks import Chunk, Tally
 from sie_sdk.effects import Call, Server, Together
 from sie_sdk.errors import ConfigurationError
@@ -38,7 +39,7 @@ CLOSING_S = 2.0
 DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 
 
-class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], PoolMethods[Http]):
+class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMethods[Http], PoolMethods[Http]):
     def __init__(
         self,
         base_url: str | None = None,
@@ -167,12 +168,15 @@ class SIEClient(_Client["httpx.Client"]):
 
         return drivers.run(self._line(), call, progress)
 
+    def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> Iterator[Call[Any]]:
+        return (ask(chunk) for chunk in chunks.each(items))
+
     def _stream(
-        self, ask: Callable[[Chunk], Call[Any]], items: Any, width: int, progress: Callable[[Progress], object] | None
+        self, calls: Iterable[Call[Any]], width: int, progress: Callable[[Progress], object] | None
     ) -> Iterator[Any]:
         from sie_sdk import drivers
 
-        together = Together((ask(chunk) for chunk in chunks.each(items)), width, Tally(None))
+        together = Together(calls, width, Tally(None))
         with contextlib.closing(drivers.in_order(self._line(), together, progress, at_once=False)) as results:
             for result in results:
                 yield from result
@@ -234,14 +238,19 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
 
         return await drivers.run_async(self._line(), call, progress)
 
+    def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> AsyncIterator[Call[Any]]:
+        return (ask(chunk) async for chunk in chunks.each_awaited(items))
+
     async def _stream(
-        self, ask: Callable[[Chunk], Call[Any]], items: Any, width: int, progress: Callable[[Progress], object] | None
+        self,
+        calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]],
+        width: int,
+        progress: Callable[[Progress], object] | None,
     ) -> AsyncIterator[Any]:
         from sie_sdk import drivers
 
-        calls = (ask(chunk) async for chunk in chunks.each_awaited(items))
-        together = Together((), width, Tally(None))
-        running = drivers.in_order_async(self._line(), together, progress, calls=calls, at_once=False)
+        together = Together(calls, width, Tally(None))
+        running = drivers.in_order_async(self._line(), together, progress, at_once=False)
         async with contextlib.aclosing(running) as results:
             async for result in results:
                 for each in result:

@@ -89,14 +89,15 @@ def in_order(line: Line, together: Together, listener: Listener = None, *, at_on
     listener is called too. ``at_once``: the first error is raised at once, else after the results before it. Closing
     this generator ends what is under way; a request that waits for its reply ends with it, unheard.
     """
-    tell = _teller(together, listener)
+    tell, calls = _teller(together, listener), together.calls
+    assert isinstance(calls, Iterable)
     if together.width == 1:
-        for call in together.calls:
+        for call in calls:
             yield run(line, call, tell)
         return
     crew = _Crew(line, together.width)
     try:
-        yield from crew.results(iter(together.calls), tell, at_once)
+        yield from crew.results(iter(calls), tell, at_once)
     finally:
         crew.stop()
 
@@ -224,12 +225,16 @@ async def in_order_async(
     together: Together,
     listener: Listener = None,
     *,
-    calls: AsyncIterable[Call[Any]] | None = None,
     at_once: bool = True,
 ) -> AsyncGenerator[Any]:
-    """:func:`in_order` for an event loop; what is under way is cancelled when it ends. ``calls``: awaited ones."""
+    """:func:`in_order` for an event loop; what is under way is cancelled when it ends."""
     tell = _teller(together, listener)
-    coming = _each(together.calls) if calls is None else aiter(calls)
+    calls = together.calls
+    coming = aiter(calls) if isinstance(calls, AsyncIterable) else _each(calls)
+    if together.width == 1:
+        async for call in coming:
+            yield await run_async(line, call, tell)
+        return
     slots = asyncio.Semaphore(together.width)
     tasks: deque[asyncio.Task[Any]] = deque()
     more = True
@@ -241,10 +246,11 @@ async def in_order_async(
     try:
         while True:
             while more and len(tasks) < AHEAD * together.width and not (tasks and tasks[0].done()):
-                if (call := await anext(coming, None)) is None or any(map(_failed, tasks)):
+                following: Call[Any] | None = await anext(coming, None)
+                if following is None or any(map(_failed, tasks)):
                     more = False
                 else:
-                    tasks.append(asyncio.create_task(one(call)))
+                    tasks.append(asyncio.create_task(one(following)))
             if not tasks:
                 return
             while not tasks[0].done() and not (at_once and any(map(_failed, tasks))):

@@ -10,7 +10,7 @@ A failed connection is thrown in at the ``Send``. Not here: which effects (``cal
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -62,10 +62,10 @@ class Together(msgspec.Struct, frozen=True):
     """Effect: run ``calls``, at most ``width`` at a time; what comes back is the list of their results, in their order.
 
     The first to fail ends the others, and its error is thrown in. ``heard`` makes of what one of them reports what the
-    caller is told.
+    caller is told. Calls that come by ``async for`` are for the awaiting driver alone.
     """
 
-    calls: Iterable[Call[Any]]
+    calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]
     width: int
     heard: Callable[[Progress], Progress]
 

@@ -157,7 +157,8 @@ class AnyJob(Generic[Http, T]):
 
     def _result(self, patience: Patience) -> Call[Any]:
         if self._outcome is None and (patience.deadline_s > 0 or not (yield from self._done())):
-            self._take((yield from follow(self.id, self._look(patience.timeout_s), patience)))
+            look = self._look(patience.timeout_s)
+            self._take((yield from follow(self.id, look, patience, items=self._asked or 0)))
         if isinstance(self._outcome, SIEError):
             raise self._outcome
         return self._outcome[0] if self._one else self._outcome

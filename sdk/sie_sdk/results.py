@@ -185,20 +185,20 @@ def read_job(body: bytes, content_type: str | None) -> JobStatus:
     Raises:
         UnexpectedReplyError: the body names no job.
     """
-    return _read(body, content_type, _Accepted).job
+    return read_any(body, content_type, _Accepted).job
 
 
 def read_models(body: bytes, content_type: str | None) -> list[ModelInfo]:
     """The rows of a ``GET /v1/models`` reply; errors as :func:`read_job`."""
-    return _read(body, content_type, _ModelList).models
+    return read_any(body, content_type, _ModelList).models
 
 
 def read_model(body: bytes, content_type: str | None) -> ModelInfo:
     """The one row of a ``GET /v1/models/{name}`` reply; errors as :func:`read_job`."""
-    return _read(body, content_type, ModelInfo)
+    return read_any(body, content_type, ModelInfo)
 
 
-def _read(body: bytes, content_type: str | None, kind: type[T]) -> T:
+def read_any(body: bytes, content_type: str | None, kind: type[T]) -> T:
     try:
         if "msgpack" in (content_type or "").lower():
             return msgspec.msgpack.decode(body, type=kind)

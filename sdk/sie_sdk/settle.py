@@ -42,10 +42,11 @@ GRACE_S = 10.0
 """How much longer than the asked hold a reply may take."""
 
 
-def settle(request: Send, patience: Patience, *, items: int = 0, until_queued: bool = False) -> Call[Reply]:
+def settle(request: Send, patience: Patience, *, items: int | None = None, until_queued: bool = False) -> Call[Reply]:
     """Send ``request`` until it has a final reply: follow the job of a 202, try again on 503, 429 and no connection.
 
-    ``items``: how many it asks for, to be told. ``until_queued``: a 202 is final too.
+    ``items``: how many it asks for, to be told when they are done; None for what is not told. ``until_queued``: a 202
+    is final too.
 
     Raises:
         SIEError: the server's final error, or with ``wait_for_capacity=False`` its first "not now".
@@ -56,9 +57,9 @@ def settle(request: Send, patience: Patience, *, items: int = 0, until_queued: b
     return _Errand(request, patience, items, until_queued=until_queued).run()
 
 
-def follow(job: str, look: Send, patience: Patience) -> Call[Reply]:
-    """The final reply of a job that was queued before; ``look`` asks for it. Raises as :func:`settle`."""
-    return _Errand(look, patience, job=job).run()
+def follow(job: str, look: Send, patience: Patience, *, items: int = 0) -> Call[Reply]:
+    """The final reply of a job of ``items``, queued before; ``look`` asks for it. Raises as :func:`settle`."""
+    return _Errand(look, patience, items, job=job).run()
 
 
 def is_of_the_server(error: SIEError) -> bool:
@@ -74,7 +75,7 @@ class _Errand:
         self,
         request: Send,
         patience: Patience,
-        items: int = 0,
+        items: int | None = None,
         *,
         until_queued: bool = False,
         job: str | None = None,
@@ -101,7 +102,8 @@ class _Errand:
             if reply.status == 202 and not self.until_queued:
                 yield from self._follow(reply)
             elif 200 <= reply.status < 300:
-                yield self._report("done")
+                if self.items is not None:
+                    yield self._report("done")
                 return reply
             else:
                 refusal = refusals.read_error(reply.status, reply.headers, reply.body)
@@ -170,7 +172,7 @@ class _Errand:
         return Wait(max(0.0, min(seconds, self._remaining())), self.patience.cancel)
 
     def _report(self, state: str, retry_after_s: float | None = None, message: str | None = None) -> Report:
-        elapsed_s, done = self.patience.now() - self.started, self.items if state == "done" else 0
+        elapsed_s, done = self.patience.now() - self.started, (self.items or 0) if state == "done" else 0
         return Report(Progress(state, self.job, elapsed_s, retry_after_s, message, done, self.items or None))
 
     def _remaining(self) -> float:

@@ -93,9 +93,10 @@ class StreamMethods(Generic[Http]):
             )
         calls.check_width(concurrency)
         order = calls.order(operation, model, self._timeout_s, self._pool, **keywords)
-        return self._stream(partial(calls.part, order), items, concurrency, progress)
+        return self._stream(self._each(partial(calls.part, order), items), concurrency, progress)
 
-    def _stream(
-        self, ask: Callable[[Chunk], Call[Any]], items: Any, width: int, progress: Callable[[Progress], object] | None
-    ) -> Any:
+    def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> Any:
+        raise NotImplementedError
+
+    def _stream(self, calls: Any, width: int, progress: Callable[[Progress], object] | None) -> Any:
         raise NotImplementedError

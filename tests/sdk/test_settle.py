@@ -43,7 +43,7 @@ class World:
 
     def run(self, deadline_s: float = 300.0, wait_for_capacity: bool = True, cancel: Cancel | None = None) -> Reply:
         patience = Patience(wait_for_capacity, deadline_s, cancel=cancel, now=lambda: self.clock)
-        call = settle(POST, patience)
+        call = settle(POST, patience, items=2)
         try:
             effect: Effect = next(call)
             while True:
@@ -92,6 +92,13 @@ def test_a_warm_server_is_asked_once() -> None:
     world = World([DONE])
     assert world.run() is DONE
     assert (len(world.sent), world.waits, world.states) == (1, [], ["done"])
+
+
+def test_what_asks_for_no_items_is_done_without_a_word() -> None:
+    with pytest.raises(StopIteration):
+        call = settle(POST, Patience())
+        next(call)
+        call.send(DONE)
 
 
 def test_a_queued_job_is_followed_to_its_result() -> None:
