@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -231,3 +233,44 @@ def test_a_running_server_is_measured(tiny: str) -> None:
     assert (row["requests"], row["texts"], row["errors"]) == (40, 120, {})
     assert 0 < row["latency_ms"]["p50"] <= row["latency_ms"]["p99"] <= row["latency_ms"]["max"]
     assert row["texts_per_s"] > 0
+
+
+def test_an_interrupted_measurement_still_reports(tiny: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with running(tiny, "bench", MODEL, "--seconds", "600", "--file", "-", "--json", out=out) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"hello world\n")
+        process.stdin.close()
+        # It has begun when the model was loaded and the first answer is there, which only the server can tell.
+        before = _computed(tiny)
+        wait_until(lambda: _computed(tiny) > before + 20)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == exits.INTERRUPTED
+    assert json.loads(out.read_text())["requests"] > 10
+
+
+def _computed(url: str) -> int:
+    return int(sum(worker["texts_computed"] for worker in httpx.get(f"{url}/health").json()["workers"]))
+
+
+@pytest.mark.parametrize("colours", ["", "1"])
+def test_a_terminal_sees_a_bar_on_standard_error_and_the_output_stays_clean(
+    tiny: str, long_file: Path, tmp_path: Path, colours: str
+) -> None:
+    leader, follower = pty.openpty()
+    env = os.environ | {"SIE_BASE_URL": tiny, "TERM": "xterm"} | ({"NO_COLOR": colours} if colours else {})
+    with (tmp_path / "out.jsonl").open("wb") as out:
+        process = subprocess.Popen(
+            [SIE, "encode", MODEL, "--file", str(long_file), "--json"], env=env, stdout=out, stderr=follower
+        )
+    os.close(follower)
+    seen = b""
+    with contextlib.suppress(OSError):  # how the end of a terminal is told
+        while data := os.read(leader, 65536):
+            seen += data
+    os.close(leader)
+    assert process.wait(20) == 0
+    assert b"of 20,000" in seen and b" left" in seen
+    assert seen.rstrip().endswith(b"/s") and b"20,000 in " in seen
+    assert (b"\x1b[3" in seen or b"\x1b[9" in seen) == (not colours)
+    assert ids(tmp_path / "out.jsonl") == [f"n{i}" for i in range(LINES)]

@@ -83,7 +83,7 @@ def deliver(
                         count += 1
                     meter.add(1)
         except KeyboardInterrupt:
-            click.echo(f"Interrupted after {count:,} results. {how()}", err=True)
+            click.echo(f"Interrupted after {count:,} results. {how()}" if count else "Interrupted.", err=True)
             raise click.exceptions.Exit(exits.INTERRUPTED) from None
         except BrokenPipeError:
             raise

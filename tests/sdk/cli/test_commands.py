@@ -91,6 +91,14 @@ def test_a_score_is_a_table_best_first(server: ScriptedServer) -> None:
     assert best == {"item_id": "item-1", "score": 9.25, "rank": 0, "index": 1}
 
 
+def test_more_texts_than_one_request_holds_are_one_ranking(server: ScriptedServer) -> None:
+    server.script = [scores(*range(150)), scores(*range(1000, 1150))]
+    texts = "".join(f"text {number}\n" for number in range(300))
+    done = sie("score", "m", "q", "-", "--top", "2", "--concurrency", "1", "--json", "--url", server.url, stdin=texts)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(entry["index"], entry["score"], entry["rank"]) for entry in found] == [(299, 1149.0, 0), (298, 1148.0, 1)]
+
+
 def test_texts_to_score_are_read_from_standard_input_with_their_ids(server: ScriptedServer) -> None:
     server.script = [answered(replies.score("m", np.ones(1, np.float32), ["p7"], None, Timing(), Usage()))]
     printed = sie("score", "m", "q", "-", "--url", server.url, stdin='{"text": "Paris is", "id": "p7"}\n')

@@ -39,6 +39,9 @@ def test_an_interrupt_says_how_many_were_written_and_how_to_go_on(capsys: pytest
     with pytest.raises(click.exceptions.Exit):
         deliver(KeyboardInterrupt(), skipped=40, resumable=True)
     assert capsys.readouterr().err == "Interrupted after 3 results. Go on with --resume.\n"
+    with pytest.raises(click.exceptions.Exit):
+        deliver(KeyboardInterrupt(), results=0)
+    assert capsys.readouterr().err == "Interrupted.\n"
 
 
 def test_an_error_says_it_too_and_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
