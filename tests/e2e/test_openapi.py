@@ -46,3 +46,32 @@ def test_every_example_is_answered_by_real_models_as_the_document_promises(serve
             if answer.status_code != 501 or POOLS not in sent.target:
                 wrong += failures(document, sent, answer)
     assert wrong == []
+
+
+SECONDS = 40 if "SIE_FUZZ" not in os.environ else 1800
+"""`make fuzz` gives it half an hour."""
+ROOT = Path(__file__).parents[2]
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_schemathesis_finds_no_server_error_and_no_answer_that_the_document_does_not_tell_of(
+    served: str, tmp_path: Path
+) -> None:
+    command = [
+        *(str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(CONFIG)),
+        *("run", f"{served}/openapi.json", "--phases", "examples,coverage,fuzzing", "--continue-on-failure"),
+        *("--max-time", str(SECONDS), "--max-examples", str(SECONDS // 4), "--generation-database", "none"),
+        *(("--seed", "1") if "SIE_FUZZ" not in os.environ else ()),
+    ]
+    ran = subprocess.run(
+        command,
+        cwd=tmp_path,  # it keeps things where it runs
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS + 100,
+    )
+    assert ran.returncode == 0, ran.stdout[-20_000:]
+    assert httpx.get(f"{served}/readyz").is_success

@@ -71,7 +71,9 @@ def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> di
 
 def _kinds(operation: Operation) -> Iterable[Said]:
     """Every type an operation mentions."""
-    yield operation.error_kind or bodies.ErrorReply
+    yield bodies.ErrorReply
+    if operation.error_kind is not None:
+        yield operation.error_kind
     yield from operation.error_others.values()
     for parameter in (*operation.parameters, *EVERYWHERE):
         yield parameter.kind
@@ -193,6 +195,8 @@ class _Writer:
     def _refusal(self, operation: Operation, errors: Sequence[type[SIEError]]) -> dict[str, Any]:
         codes = sorted(error.code for error in errors)
         body = self._schema_of[operation.error_kind or bodies.ErrorReply]
+        if NotFoundError in errors and operation.error_kind is not None:
+            body = {"anyOf": [body, self._schema_of[bodies.ErrorReply]]}  # of a route that is none
         coded = {"properties": {"error": {"properties": {"code": {"enum": codes}}}}}
         own = operation.error_kind is not None and not issubclass(operation.error_kind, bodies.ErrorReply)
         content = {wire.JSON: {"schema": body if own else {"allOf": [body, coded]}}}
