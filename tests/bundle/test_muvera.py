@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sie_bundle.operations import muvera as module
-from sie_bundle.operations.maxsim import maxsim_many
 from sie_bundle.operations.muvera import Draws, Muvera, block, draws
 from sie_sdk.errors import InvalidInputError
+from sie_sdk.scoring import maxsim_batch
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -141,7 +141,7 @@ def recall(wanted: npt.NDArray[np.intp], found: npt.NDArray[np.intp]) -> float:
 
 def test_the_best_documents_by_maxsim_are_found_by_one_inner_product() -> None:
     documents, queries = clustered(seed=1, documents=2000, queries=50, dim=32)
-    wanted = best(maxsim_many(queries, documents), 10)
+    wanted = best(maxsim_batch(queries, documents), 10)
     config = Muvera(32)
     scores = config.encode_queries(queries) @ config.encode_documents(documents).T
     assert recall(wanted[:, :1], best(scores, 10)) >= 0.98, "the best one is among the first 10"
@@ -154,7 +154,7 @@ def test_the_best_documents_by_maxsim_are_found_by_one_inner_product() -> None:
 
 def test_without_the_final_projection_scores_follow_maxsim_from_below() -> None:
     documents, queries = clustered(seed=2, documents=300, queries=20, dim=16)
-    exact = maxsim_many(queries, documents)
+    exact = maxsim_batch(queries, documents)
     config = Muvera(16, final_dims=None, simhash_bits=7)
     scores = config.encode_queries(queries) @ config.encode_documents(documents).T / config.repetitions
     assert (scores <= exact + 1e-3).all()

@@ -15,10 +15,10 @@ from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations import encode, score
-from sie_bundle.operations.maxsim import maxsim
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept
 from sie_config.model_spec import Dense, LocalSource, ModelSpec, Multivector, Score, Tasks
+from sie_sdk.scoring import maxsim
 from sie_sdk.types import Item, ScoreRequest
 from tests.golden import golden
 from tests.golden.checkpoint_table import CHECKPOINTS

@@ -14,7 +14,6 @@ import numpy as np
 from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations.encode import encode_rows
-from sie_bundle.operations.maxsim import maxsim
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept
@@ -22,6 +21,7 @@ from sie_config import runtime_options
 from sie_config.model_spec import Multivector, Score
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
+from sie_sdk.scoring import maxsim
 from sie_sdk.types import Item, ScoreRequest, Timing, Usage
 
 if TYPE_CHECKING:
