@@ -8,8 +8,9 @@ way of a request behind its check is ``inference``'s.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -25,7 +26,7 @@ from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.answer import Answers
 from sie_ingress.body import read_body
-from sie_ingress.dialects import cohere, openai, tei, tei_server
+from sie_ingress.dialects import cohere, cohere_embed, openai, tei, tei_server
 from sie_ingress.dialects.dialect import Asking, Headers, Spoken, Write
 from sie_ingress.identity import trace_of
 from sie_ingress.inference import Asked, Checked, Inference, Parsed
@@ -34,7 +35,14 @@ from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, job_id
 from sie_ingress.terms import Terms, read_terms
 from sie_sdk import refusals, replies, wire
-from sie_sdk.errors import DeadlineExceededError, InvalidInputError, ProvisioningError, SIEError, UnavailableError
+from sie_sdk.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    NotFoundError,
+    ProvisioningError,
+    SIEError,
+    UnavailableError,
+)
 
 MODEL_HEADER = "x-sie-model"
 LONGEST_RETRY_S = 60.0
@@ -61,7 +69,7 @@ class Dialects:
     def routes(self) -> list[Route]:
         """In the order in which they are to be tried."""
         tokenizer = self._settings.openai_tokenizer
-        spoken = [*openai.spoken(tokenizer), *cohere.spoken(), *tei.spoken()]
+        spoken = [*openai.spoken(tokenizer), *cohere.spoken(), *cohere_embed.spoken(), *tei.spoken()]
         return [
             Route("/info", self._info, methods=["GET"]),
             Route("/tei/{model:path}/info", self._info, methods=["GET"]),
@@ -127,7 +135,7 @@ class Dialects:
         Raises:
             InvalidInputError: there is none, or several; says how to name one.
         """
-        known = [self._registry.resolve(name) for name in self._defaults] or self._registry.specs()
+        known = list(self._listed()) if self._defaults else self._registry.specs()
         able = [spec for spec in known if can(spec)]
         if able and (self._defaults or len(able) == 1):
             return able[0]
@@ -139,6 +147,11 @@ class Dialects:
             hint='Name one as "model" in the body, in the header X-SIE-Model, or in the path (/tei/org/model/embed), '
             "or set SIE_DEFAULT_MODELS of the server.",
         )
+
+    def _listed(self) -> Iterator[ModelSpec]:
+        for name in self._defaults:
+            with contextlib.suppress(NotFoundError):  # it may come into the catalogue later
+                yield self._registry.resolve(name)
 
     async def _late(self, lane: Lane) -> SIEError:
         retry_after = await self._lanes.retry_after(lane)

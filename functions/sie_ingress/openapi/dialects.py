@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sie_ingress.dialects import cohere, openai, tei, tei_server
+from sie_ingress.dialects import cohere, cohere_embed, openai, tei, tei_server
 from sie_ingress.openapi.headers import (
     BAD_BODY,
     COMPUTED,
@@ -88,6 +88,16 @@ class Ranking(msgspec.Struct):
     meta: dict[str, Any]
     model: str | UnsetType = UNSET
     usage: EmbeddingUsage | UnsetType = UNSET
+
+
+class CohereEmbeddings(msgspec.Struct):
+    """The vectors by type, each a list with an entry for each text; version 1 has plain lists where none was named."""
+
+    id: str
+    response_type: str
+    embeddings: dict[str, list[list[float] | str]] | list[list[float]]
+    texts: list[str]
+    meta: dict[str, Any]
 
 
 class CohereError(msgspec.Struct):
@@ -202,6 +212,7 @@ def _told(name: str, summary: str, reply: Said | None, *parameters: Parameter) -
 
 
 _TEXTS: Final = ["A cat sits.", "A kitten rests."]
+_EMBED: Final = {"model": MODEL, "input_type": "search_document", "texts": _TEXTS}
 _RERANK: Final = {"model": MODEL, "query": QUERY, "documents": PASSAGES}
 _EMBEDDINGS: Final = _spoken(
     "openai_embeddings",
@@ -238,6 +249,26 @@ DESCRIBED: Final[Described] = {
         Ranking,
         CohereError,
         Example("two documents", 200, _RERANK, offers="score"),
+    ),
+    ("POST", "/v1/embed"): _spoken(
+        "cohere_embed_v1",
+        "Texts to vectors, as Cohere has it",
+        "",
+        cohere_embed.Embed,
+        CohereEmbeddings,
+        CohereError,
+        Example("texts", 200, _EMBED, offers="dense"),
+    ),
+    ("POST", "/v2/embed"): _spoken(
+        "cohere_embed",
+        "Texts to vectors, as Cohere has it",
+        "In one number format or several (`embedding_types`).",
+        cohere_embed.Embed,
+        CohereEmbeddings,
+        CohereError,
+        Example("texts", 200, _EMBED, offers="dense"),
+        Example("two formats", 200, {**_EMBED, "embedding_types": ["int8", "ubinary"]}, offers="dense"),
+        Example("no texts", 400, {**_EMBED, "texts": []}, offers="dense"),
     ),
     **_tei("embed", "Texts to vectors, as TEI has it", "", tei.Embed, Vectors, {"inputs": _TEXTS}, "dense"),
     **_tei("embed_sparse", "Sparse vectors, as TEI has it", "", tei.Embed, Sparse, {"inputs": _TEXTS}, "sparse"),

@@ -45,7 +45,10 @@ def served(models: Path) -> Iterator[str]:
 def platform(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """A ``sie up`` that stays warm."""
     platform = Platform(tmp_path_factory.mktemp("state"), quiet_s=600)
-    platform.up(0, "--models", str(models))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
+        platform.up(0, "--models", str(models))
     try:
         platform.encode("warm", prefer="wait=60")
         wait_until(lambda: any(worker["healthy"] for worker in platform.workers()))

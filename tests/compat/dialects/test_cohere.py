@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from functools import cache
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from sie_ingress.dialects.ranking import sigmoid
+from sie_sdk.quantize import quantize
 from tests.compat.dialects import native
 from tests.compat.every_task import DENSE, RERANKER
 from tests.compat.venvs import run, venv
@@ -16,13 +19,14 @@ from tests.compat.venvs import run, venv
 pytestmark = [pytest.mark.compat, pytest.mark.weights]
 
 QUERY = "how many people live in Berlin?"
+TEXTS = ["A cat sits.", "A kitten rests.", "Rates rose."]
 DOCUMENTS = ["Rome is old.", "Berlin has 3.5 million inhabitants.", "Berlin is in Germany."]
 
 
 @cache
 def found(url: str) -> dict[str, Any]:
     """What the client got, once for each server."""
-    made: dict[str, Any] = run(venv("cohere", ("cohere==7.3.1",)), "cohere_rerank.py", url, RERANKER, DENSE)
+    made: dict[str, Any] = run(venv("cohere", ("cohere==7.3.1",)), "cohere_client.py", url, RERANKER, DENSE)
     return made
 
 
@@ -48,6 +52,21 @@ def test_the_fields_of_objects_are_read_in_the_order_named(url: str) -> None:
     ours = native.score(url, RERANKER, QUERY, lines)
     for each in found(url)["v1 fields"]:
         assert each["score"] == pytest.approx(sigmoid(ours[each["index"]]), abs=1e-3)
+
+
+def test_vectors_are_those_of_our_own_route_in_every_number_format(url: str) -> None:
+    vectors, ours = found(url)["embedded"], native.encode(url, DENSE, TEXTS)
+    types = vectors["types"]
+    for way in (vectors["v1"], vectors["v1 typed"], vectors["v2"], types["float"]):
+        assert native.cosines(way, ours).min() > 0.9999
+    assert vectors["v1 in batches"] == 200
+    assert native.cosines(types["int8"], ours).min() > 0.999
+    assert types["uint8"] == quantize(np.array(types["float"], np.float32), "uint8").rows.tolist()
+    bits = np.packbits(np.array(types["float"]) > 0, axis=1)
+    assert types["ubinary"] == bits.tolist()
+    assert types["binary"] == (bits.astype(int) - 128).tolist()
+    in_base64 = [np.frombuffer(base64.b64decode(each), "<f4") for each in types["base64"]]
+    assert (np.array(in_base64) == np.array(types["float"], np.float32)).all()
 
 
 def test_errors_are_the_clients_own_classes_with_our_codes(url: str) -> None:

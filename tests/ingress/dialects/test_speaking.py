@@ -22,6 +22,8 @@ ROUTES = {
     "/v1/embeddings": "input",
     "/v1/rerank": "documents",
     "/v2/rerank": "documents",
+    "/v1/embed": "texts",
+    "/v2/embed": "texts",
     "/embed": "inputs",
     "/embed_sparse": "inputs",
     "/rerank": "texts",
@@ -162,6 +164,13 @@ async def test_the_first_model_of_the_setting_that_can_do_it_is_taken(broker: Br
     assert info.json()["model_id"] == TAGGER.id
 
 
+async def test_a_setting_that_names_what_is_not_in_the_catalogue_does_no_harm(broker: Broker) -> None:
+    async with opened(broker, default_models=f"org/none,{MODEL}") as desk, desk.worker():
+        assert (await desk.post("/embed", {"inputs": "abc"})).json() == [[3.0, 1.0]]
+        refused = await desk.post("/embed_sparse", {"inputs": "abc"})
+    assert (refused.status_code, "SIE_DEFAULT_MODELS" in refused.json()["error"]) == (400, True)
+
+
 async def test_where_several_models_could_do_it_the_ways_to_name_one_are_told(here: Desk) -> None:
     answer = await here.post("/embed", {"inputs": "abc"})
     assert answer.status_code == 400
@@ -186,7 +195,8 @@ JSON = st.recursive(
 )
 NAMES = """
     input model dimensions encoding_format input_type task embedding_type truncate query documents top_n rank_fields
-    return_documents inputs texts normalize prompt_name truncation_direction raw_scores parameters text
+    return_documents inputs texts embedding_types output_dimension normalize prompt_name truncation_direction raw_scores
+    parameters text
 """
 FIELDS = st.sampled_from(NAMES.split())
 

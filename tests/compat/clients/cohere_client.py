@@ -1,6 +1,6 @@
 """The official ``cohere`` client, both versions, synchronous and not: what it makes of the server's answers, as JSON.
 
-cohere_rerank.py URL MODEL
+cohere_client.py URL RERANKER DENSE
 """
 
 import asyncio
@@ -17,6 +17,8 @@ ASK = {
     "query": "how many people live in Berlin?",
     "documents": ["Rome is old.", "Berlin has 3.5 million inhabitants.", "Berlin is in Germany."],
 }
+
+TEXTS = ["A cat sits.", "A kitten rests.", "Rates rose."]
 
 
 def results(found):
@@ -44,6 +46,19 @@ async def asynchronous():
         return results(await client.rerank(**ASK))
 
 
+def embedded(first, second, model):
+    ask = {"model": model, "texts": TEXTS, "input_type": "search_document"}
+    types = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+    typed = second.embed(**ask, embedding_types=types).embeddings
+    return {
+        "v1": first.embed(**ask).embeddings,
+        "v1 typed": first.embed(**ask, embedding_types=["float"]).embeddings.float_,
+        "v1 in batches": len(first.embed(**{**ask, "texts": ["a"] * 200}).embeddings),
+        "v2": second.embed(**ask).embeddings.float_,
+        "types": {name: getattr(typed, name if name != "float" else "float_") for name in types},
+    }
+
+
 def main():
     first, second = cohere.Client(**KEYS), cohere.ClientV2(**KEYS)
     objects = [{"text": text, "title": str(place)} for place, text in enumerate(ASK["documents"])]
@@ -56,6 +71,7 @@ def main():
                 "v1 fields": results(first.rerank(**{**ASK, "documents": objects}, rank_fields=["title", "text"])),
                 "v2": results(second.rerank(**ASK)),
                 "v2 best": results(second.rerank(**ASK, top_n=1, max_tokens_per_doc=512)),
+                "embedded": embedded(first, second, sys.argv[3]),
                 "async": asyncio.run(asynchronous()),
                 "errors": {
                     "no documents": error(lambda: second.rerank(**{**ASK, "documents": []})),
