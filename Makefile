@@ -3,6 +3,7 @@
 #   make test           set up and pass every test (ARGS="-k ingress" for some)
 #   make check          lint, format and types
 #   make bench          the measured tables of bench/
+#   make fuzz           a million broken requests, and half an hour of schemathesis (FUZZ=100000 for fewer)
 #   make build          the wheel
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -19,7 +20,7 @@ TORCH_INDEX := $(shell command -v nvidia-smi >/dev/null 2>&1 || \
 endif
 PIP := $(BIN)/python -m pip install -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: install run test check format bench build clean
+.PHONY: install run test check format bench fuzz build clean
 .DELETE_ON_ERROR:
 
 install: $(VENV)/.local
@@ -56,6 +57,10 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/sie fetch $(MODEL)
 	$(BIN)/python -m bench $(ARGS)
+
+FUZZ ?= 1000000
+fuzz: $(VENV)/.dev
+	SIE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz tests/e2e/test_openapi.py --timeout 0 $(ARGS)
 
 build: $(VENV)/.dev
 	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
