@@ -13,8 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sie_sdk import ConfigurationError, EncodeResult, Quantization, SIEAsyncClient, SparseVector, UnexpectedReplyError
-from sie_sdk.integrations import embeddings
+from sie_sdk import (
+    ConfigurationError,
+    EncodeResult,
+    Quantization,
+    SIEAsyncClient,
+    SIEClient,
+    SparseVector,
+    UnexpectedReplyError,
+)
+from sie_sdk.integrations import absent, embeddings
 from sie_sdk.integrations.connection import Connection, found
 from sie_sdk.methods import CallKeywords
 from sie_sdk.types import Entity, ExtractResult
@@ -38,8 +46,16 @@ def test_a_framework_that_is_not_there_is_named_with_its_extra(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, needed, None)
     monkeypatch.delitem(sys.modules, f"sie_sdk.integrations.{module}", raising=False)
-    with pytest.raises(ImportError, match=rf"{framework} is not installed.*pip install 'sie-knative\[{module}\]'"):
+    with pytest.raises(
+        ImportError, match=rf"{framework} is not installed.*pip install --upgrade 'sie-knative\[{module}\]'"
+    ):
         importlib.import_module(f"sie_sdk.integrations.{module}")
+
+
+def test_a_framework_that_lacks_what_is_needed_is_of_another_version() -> None:
+    error = absent("Haystack", "haystack", ImportError("cannot import name 'x' from 'haystack'", name="haystack"))
+    assert "is of a version that does not fit (cannot import name 'x' from 'haystack')" in str(error)
+    assert error.name == "haystack"
 
 
 def test_importing_the_sdk_imports_no_framework() -> None:
@@ -129,6 +145,19 @@ async def test_an_event_loop_has_one_client_and_another_loop_another() -> None:
     assert await asyncio.to_thread(lambda: asyncio.run(other())) is not client
     await connection.aclose()
     assert connection._async_client() is not client
+
+
+async def test_closing_closes_the_clients_that_were_made_and_no_others() -> None:
+    connection = Connection(NOWHERE)
+    made, awaited = connection._client(), connection._async_client()
+    await connection.aclose()
+    for client in (made, awaited):
+        assert client is not None and client._closed
+    async with SIEAsyncClient(NOWHERE) as own:
+        with SIEClient(NOWHERE) as blocking:
+            given = Connection(client=blocking, async_client=own)
+            await given.aclose()
+            assert not blocking._closed and not own._closed
 
 
 async def test_a_blocking_call_needs_a_blocking_client() -> None:

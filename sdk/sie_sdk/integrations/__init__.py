@@ -9,6 +9,6 @@ from __future__ import annotations
 
 def absent(framework: str, extra: str, error: ImportError) -> ImportError:
     """The error of an import that failed, with how to install what is missing."""
-    return ImportError(
-        f"{framework} is not installed ({error}). Install it with: pip install 'sie-knative[{extra}]'", name=error.name
-    )
+    fault = "is not installed" if isinstance(error, ModuleNotFoundError) else "is of a version that does not fit"
+    hint = f"pip install --upgrade 'sie-knative[{extra}]'"
+    return ImportError(f"{framework} {fault} ({error}). Install it with: {hint}", name=error.name)
