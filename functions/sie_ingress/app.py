@@ -21,7 +21,7 @@ from sie_ingress.dialects.speaking import Dialects
 from sie_ingress.event_requests import EventRequests
 from sie_ingress.events import Events
 from sie_ingress.express import Express
-from sie_ingress.health import Health, page
+from sie_ingress.health import Health, alive, page
 from sie_ingress.held import Held
 from sie_ingress.identity import Identified
 from sie_ingress.inference import Inference
@@ -91,6 +91,7 @@ def app(
             Route("/", page, methods=["GET"]),
             Route("/health", health.__call__, methods=["GET"]),
             *watch.routes(),
+            *(Route(path, alive, methods=["GET"]) for path in ("/healthz", "/livez")),
             Route("/readyz", readiness.__call__, methods=["GET"]),
             Route("/metrics", metrics.page, methods=["GET"]),
             *OpenApi(registry, settings).routes(),

@@ -32,8 +32,11 @@ class Elsewhere:
     """What writes get."""
 
     def __init__(self, config_url: str) -> None:
-        self._hint = "Writes go to the config service (SIE_CONFIG_URL)"
-        self._hint += f": {config_url.rstrip('/')}." if config_url else "."
+        self._hint = (
+            f"Writes go to the config service (SIE_CONFIG_URL): {config_url.rstrip('/')}."
+            if config_url
+            else "Writes go to the config service (SIE_CONFIG_URL); `sie serve` reads its specs once, at its start."
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise MethodNotAllowedError(

@@ -1,6 +1,7 @@
 """``GET /health``: the cluster as this ingress sees it, in the shape of the wire protocol (section 1.7).
 
-``GET /`` is the same for people: a page that watches. What there is to tell stands in ``cluster``.
+``GET /`` is the same for people: a page that watches; ``GET /healthz`` and ``/livez`` say that there is somebody. What
+there is to tell stands in ``cluster``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ PAGE = (Path(__file__).parent / "status.html").read_bytes()
 async def page(request: Request) -> Response:
     """The status page; it holds everything it needs and asks ``/ws/cluster-status`` or ``/health``."""
     return Response(PAGE, media_type="text/html")
+
+
+async def alive(request: Request) -> Response:
+    """200 as long as this process answers at all: it lives, whatever it can reach."""
+    return Response(b"ok", media_type="text/plain")
 
 
 class Health:

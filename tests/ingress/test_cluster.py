@@ -145,3 +145,11 @@ async def test_health_tells_of_workers_as_they_beat_and_of_the_rate_they_answer_
     assert told["cluster"]["total_qps"] >= 0
     # Whatever is in it can be read back as what it is.
     msgspec.convert(told, type=Cluster)
+
+
+async def test_a_process_that_answers_lives_even_while_it_is_not_ready(desk: Desk) -> None:
+    desk.readiness.leave()
+    for path in ("/healthz", "/livez"):
+        answer = await desk.client.get(path)
+        assert (answer.status_code, answer.text) == (200, "ok")
+    assert (await desk.client.get("/readyz")).status_code == 503

@@ -52,6 +52,16 @@ DESCRIBED: Final[Described] = {
         replies=(Reply(101, "Frames follow."),),
         socket=True,
     ),
+    **{
+        ("GET", f"/{path}"): Operation(
+            id=path,
+            summary="That the process lives",
+            tag="operation",
+            replies=(Reply(200, "It does.", str, ("text/plain",)),),
+            examples=(Example("look", 200),),
+        )
+        for path in ("healthz", "livez")
+    },
     ("GET", "/readyz"): Operation(
         id="ready",
         summary="Whether requests are accepted",
