@@ -27,6 +27,8 @@ from sie_broker.records import MAX_DELIVERIES, MAX_REQUEUES, Entry, Lane, Queue,
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 DUPLICATE_WINDOW_S = 120.0
+SWEEP_AT = 256
+"""With as many values a bucket looks for those that have ended, and then at twice as many as are left."""
 ROUND = 1000
 """What queueing work anew adds to its attempt, which then counts from one again."""
 
@@ -45,6 +47,7 @@ class MemoryBucket:
     def __init__(self, ttl_s: float | None = None) -> None:
         self._ttl_s = math.inf if ttl_s is None else ttl_s
         self._values: dict[str, _Kept] = {}
+        self._sweep_at = SWEEP_AT
         self._revisions = itertools.count(1)
         self._watchers: list[tuple[str, Callable[[str, bytes | None], None]]] = []
 
@@ -59,7 +62,7 @@ class MemoryBucket:
             self._tell(key, None)
 
     async def entries(self) -> dict[str, bytes]:
-        self._values = {key: kept for key, kept in self._values.items() if time.monotonic() < kept.until}
+        self._sweep()
         return {key: kept.value for key, kept in self._values.items()}
 
     async def read(self, key: str) -> Entry:
@@ -88,10 +91,17 @@ class MemoryBucket:
             self._watchers.remove(watcher)
 
     def _keep(self, key: str, value: bytes, ttl_s: float) -> int:
+        if len(self._values) >= self._sweep_at:  # each value is looked at a few times in its life, not at every put
+            self._sweep()
+            self._sweep_at = max(SWEEP_AT, 2 * len(self._values))
         revision = next(self._revisions)
         self._values[key] = _Kept(value, revision, time.monotonic() + ttl_s)
         self._tell(key, value)
         return revision
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        self._values = {key: kept for key, kept in self._values.items() if now < kept.until}
 
     def _tell(self, key: str, value: bytes | None) -> None:
         for pattern, changed in list(self._watchers):
