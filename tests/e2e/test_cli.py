@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from sie_sdk.cli import exits
 from tests.platform import wait_until
+from tests.sdk.scripted_server import ScriptedServer, vectors
 
 pytestmark = pytest.mark.e2e
 
@@ -206,6 +206,20 @@ def test_a_reader_that_has_enough_ends_it_silently(tiny: str, long_file: Path) -
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("redirected", "code", "said"),
+    [(">/dev/full", 1, "Error: Reading or writing: No space left on device.\n"), (">&-", 0, "")],
+)
+def test_output_that_cannot_be_written_is_one_line_and_output_nobody_wants_is_none(
+    tiny: str, redirected: str, code: int, said: str
+) -> None:
+    env = os.environ | {"SIE_BASE_URL": tiny}
+    for command in ("models", f"encode {MODEL} hello --json"):
+        shell = ["bash", "-c", f"{SIE} {command} {redirected}"]
+        done = subprocess.run(shell, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (code, said)
+
+
 def test_an_input_that_cannot_be_computed_is_named_by_its_number_and_what_came_before_is_kept(tiny: str) -> None:
     texts = "".join(f"{'poison' if number == 900 else 'hello'}\n" for number in range(1, 1201))
     done = sie(tiny, "encode", MODEL, "-", "--json", "--concurrency", "2", stdin=texts)
@@ -235,22 +249,15 @@ def test_a_running_server_is_measured(tiny: str) -> None:
     assert row["texts_per_s"] > 0
 
 
-def test_an_interrupted_measurement_still_reports(tiny: str, tmp_path: Path) -> None:
+def test_an_interrupted_measurement_still_reports(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    with running(tiny, "bench", MODEL, "--seconds", "600", "--file", "-", "--json", out=out) as process:
-        assert process.stdin is not None
-        process.stdin.write(b"hello world\n")
-        process.stdin.close()
-        # It has begun when the model was loaded and the first answer is there, which only the server can tell.
-        before = _computed(tiny)
-        wait_until(lambda: _computed(tiny) > before + 20)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == exits.INTERRUPTED
+    with ScriptedServer() as server:
+        server.script = [vectors()] * 100_000
+        with running(server.url, "bench", MODEL, "--op", "encode", "--seconds", "600", "--json", out=out) as process:
+            wait_until(lambda: len(server.asked) > 50)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == exits.INTERRUPTED
     assert json.loads(out.read_text())["requests"] > 10
-
-
-def _computed(url: str) -> int:
-    return int(sum(worker["texts_computed"] for worker in httpx.get(f"{url}/health").json()["workers"]))
 
 
 @pytest.mark.parametrize("colours", ["", "1"])

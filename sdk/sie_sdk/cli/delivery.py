@@ -87,7 +87,7 @@ def deliver(
             raise click.exceptions.Exit(exits.INTERRUPTED) from None
         except BrokenPipeError:
             raise
-        except (SIEError, click.UsageError, OSError) as error:
+        except (SIEError, click.ClickException, OSError) as error:
             if count:
                 click.echo(f"{count:,} results were written. {how()}", err=True)
             if isinstance(error, SIEError) and (place := _PLACE.match(error.field or "")):

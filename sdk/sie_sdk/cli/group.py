@@ -7,6 +7,7 @@ entry point group ``sie.commands``, so that nothing is imported that an install 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -85,6 +86,17 @@ class Commands(click.Group):
             return command
         return next((_load(entry) for entry in _installed() if entry.name == name), None)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if near := difflib.get_close_matches(args[0], self.list_commands(ctx), cutoff=0.7):
+                told = f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?"
+                raise click.UsageError(told, ctx) from None
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
         widest = max(map(len, names))
@@ -131,6 +143,8 @@ class Noun(click.Group):
 @contextlib.contextmanager
 def _pipes() -> Iterator[None]:
     """Ends silently when whoever reads standard output has gone."""
+    if sys.stdout is None:  # closed from the start, which is fine for --out
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     try:
         yield
         sys.stdout.flush()

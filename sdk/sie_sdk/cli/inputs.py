@@ -24,6 +24,13 @@ Format: TypeAlias = Literal["auto", "text", "jsonl", "csv", "tsv"]
 LONGEST_FIELD = 64 * 1024 * 1024
 """Bytes of one cell of a table; a longer request than this no server takes."""
 
+
+class WrongInputError(click.ClickException):
+    """A line that is no input; the command itself was right, so that its usage need not be shown."""
+
+    exit_code = 2
+
+
 _ENDINGS: dict[str, Format] = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _item = msgspec.json.Decoder(Item, dec_hook=wire.read_array)
 _object = msgspec.json.Decoder(dict[str, Any])
@@ -58,7 +65,8 @@ def read(options: InputOptions) -> Iterator[Item]:
     """The inputs, lazily. An input that is wrong raises when its turn comes.
 
     Raises:
-        UsageError: there are none at all; one is wrong, and is named by its line.
+        UsageError: there are none at all.
+        WrongInputError: one is wrong, and is named by its line.
     """
     file = stream(options)
     named = (Item(text=text) for text in options["texts"] if options["texts"] != ("-",))
@@ -100,7 +108,7 @@ def _lines(file: Iterable[bytes], format: Format, field: str | None) -> Iterator
             try:
                 yield Item(text=line.decode())
             except UnicodeDecodeError as error:
-                raise click.UsageError(f"Line {number} is not UTF-8: {error}.") from None
+                raise WrongInputError(f"Line {number} is not UTF-8: {error}.") from None
 
 
 def _parsed(line: bytes, number: int, field: str | None) -> Item:
@@ -116,10 +124,10 @@ def _parsed(line: bytes, number: int, field: str | None) -> Item:
                 return msgspec.convert(found | {"id": str(found["id"])}, Item, dec_hook=wire.read_array)
         found = _object.decode(line)
     except msgspec.DecodeError as error:
-        raise click.UsageError(f"Line {number} is not an item: {error}.") from None
+        raise WrongInputError(f"Line {number} is not an item: {error}.") from None
     text, own = found.get(field), found.get("id")
     if not isinstance(text, str):
-        raise click.UsageError(f"Line {number} has no text in its field {field!r}; its fields: {', '.join(found)}.")
+        raise WrongInputError(f"Line {number} has no text in its field {field!r}; its fields: {', '.join(found)}.")
     return Item(text=text, id=str(own) if isinstance(own, str) or _is_number(own) else None)
 
 
@@ -133,12 +141,12 @@ def _rows(file: BinaryIO, field: str, delimiter: str) -> Iterator[Item]:
     try:
         columns = rows.fieldnames or []
         if columns and field not in columns:
-            raise click.UsageError(f"There is no column {field!r}; the first line names: {', '.join(columns)}.")
+            raise WrongInputError(f"There is no column {field!r}; the first line names: {', '.join(columns)}.")
         for row in rows:
             if row[field] is None:
-                raise click.UsageError(f"Line {rows.line_num} has no column {field!r}.")
+                raise WrongInputError(f"Line {rows.line_num} has no column {field!r}.")
             yield Item(text=row[field], id=row.get("id") or None)
     except UnicodeDecodeError as error:  # in a block of many lines
-        raise click.UsageError(f"The table is not UTF-8: {error}.") from None
+        raise WrongInputError(f"The table is not UTF-8: {error}.") from None
     except csv.Error as error:
-        raise click.UsageError(f"Line {rows.line_num + 1} is no line of a table: {error}.") from None
+        raise WrongInputError(f"Line {rows.line_num + 1} is no line of a table: {error}.") from None

@@ -242,7 +242,13 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
 def test_a_line_that_is_not_an_item_is_named_by_its_number() -> None:
     result = sie("encode", "m", "-", stdin='{"text": "a"}\n{"text": 3}\n')
     assert result.exit_code == 2
-    assert "Line 2" in result.stderr
+    assert result.stderr.startswith("Error: Line 2 is not an item: ")
+
+
+def test_a_misspelt_command_is_told_the_nearest_names() -> None:
+    result = sie("encod", "m", "hello")
+    assert result.exit_code == 2
+    assert "No such command 'encod'. Did you mean encode?" in result.stderr
 
 
 def test_a_connection_lost_after_the_server_was_heard_of_does_not_end_the_command() -> None:

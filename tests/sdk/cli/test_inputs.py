@@ -23,8 +23,9 @@ def read(data: bytes, **options: Any) -> list[Item]:
 
 
 def refused(data: bytes, **options: Any) -> str:
-    with pytest.raises(click.UsageError) as told:
+    with pytest.raises(click.ClickException) as told:
         read(data, **options)
+    assert told.value.exit_code == 2
     return told.value.message
 
 
