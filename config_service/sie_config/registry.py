@@ -6,7 +6,6 @@ specs come from is ``catalog`` (files) or ``mirror`` (the config bucket).
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,6 +15,7 @@ from sie_broker.records import Lane
 from sie_config import model_name
 from sie_config.model_name import DEFAULT, ModelName
 from sie_config.model_spec import ModelSpec
+from sie_config.nearest import Nearest
 from sie_sdk.errors import BundleConflictError, BundleNotFoundError, ModelNotFoundError, SIEError
 
 
@@ -34,6 +34,7 @@ class Registry:
         self._aliases = {alias.lower(): target for alias, target in (aliases or {}).items()}
         self._named: dict[str, ModelSpec] = {}
         """What each name without a bundle leads to; its profile is the spec's ``default_profile``. Empty: not known."""
+        self._nearest: Nearest | None = None
         self.replace(specs)
 
     def replace(self, specs: Iterable[ModelSpec]) -> None:
@@ -54,6 +55,7 @@ class Registry:
     def _changed(self) -> None:
         self.epoch += 1
         self._named = {}
+        self._nearest = None
 
     def specs(self) -> list[ModelSpec]:
         """All models, by name."""
@@ -160,12 +162,13 @@ class Registry:
         return spec
 
     def _not_found(self, wanted: str, field: str) -> ModelNotFoundError:
-        # People mistype the name more often than the organisation, so compare with both.
-        names = {name: spec.id for name, spec in self._specs.items()}
-        names |= {name.rsplit("/", 1)[-1]: spec.id for name, spec in self._specs.items()}
-        names |= {alias: alias for alias in self._aliases if alias in self._named}
-        close = difflib.get_close_matches(wanted[:200], names, n=6, cutoff=0.5)
-        nearest = list(dict.fromkeys(names[name] for name in close))[:3]
+        if self._nearest is None:
+            # People mistype the name more often than the organisation, so compare with both.
+            names = {name: spec.id for name, spec in self._specs.items()}
+            names |= {name.rsplit("/", 1)[-1]: spec.id for name, spec in self._specs.items()}
+            names |= {alias: alias for alias in self._aliases if alias in self._named}
+            self._nearest = Nearest(names)
+        nearest = self._nearest.to(wanted)
         hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "GET /v1/models lists what is served."
         return ModelNotFoundError(f"There is no model {wanted[:200]!r}.", field=field, hint=hint, nearest=nearest)
 
