@@ -125,6 +125,8 @@ def refuse(error: SIEError, path: str = "") -> Response:
         headers["Retry-After"] = seconds(error.retry_after)
     if allowed := error.details.get("allowed"):
         headers["Allow"] = ", ".join(allowed)
+    if accepted := error.details.get("accept_encoding"):
+        headers["Accept-Encoding"] = ", ".join(accepted)
     body = refusals.error_body(error, detail=path.startswith("/v1/pools"))
     return Response(body, error.status or 500, headers, wire.JSON)
 

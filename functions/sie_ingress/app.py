@@ -17,6 +17,7 @@ from sie_config.registry import Registry
 from sie_ingress import answer, configs
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.compression import Compressed
 from sie_ingress.dialects.speaking import Dialects
 from sie_ingress.event_requests import EventRequests
 from sie_ingress.events import Events
@@ -96,7 +97,12 @@ def app(
             Route("/metrics", metrics.page, methods=["GET"]),
             *OpenApi(registry, settings).routes(),
         ],
-        middleware=[Middleware(Counted, metrics), Middleware(Identified), Middleware(Express, inference.serve)],
+        middleware=[
+            Middleware(Counted, metrics),
+            Middleware(Identified),
+            Middleware(Compressed),
+            Middleware(Express, inference.serve),
+        ],
         exception_handlers={
             SIEError: answer.refuse_typed,
             HTTPException: answer.refuse_http,

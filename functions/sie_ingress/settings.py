@@ -15,7 +15,7 @@ class Settings(msgspec.Struct, frozen=True):
     host: str = "127.0.0.1"
     """The address to listen on; the port is ``PORT``, as Knative sets it."""
     max_body_bytes: int = 64 * 1024 * 1024
-    """The largest request body."""
+    """The largest request body, as it comes and unpacked."""
     max_reply_bytes: int = 256 * 1024 * 1024
     """The largest answer to one request, of all its parts together, before it is turned into JSON."""
     max_items: int = 4096
