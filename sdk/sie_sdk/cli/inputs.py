@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from sie_sdk import wire
+from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Item
 
 Format: TypeAlias = Literal["auto", "text", "jsonl", "csv", "tsv"]
@@ -123,7 +124,7 @@ def _parsed(line: bytes, number: int, field: str | None) -> Item:
                     raise
                 return msgspec.convert(found | {"id": str(found["id"])}, Item, dec_hook=wire.read_array)
         found = _object.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidInputError) as error:
         raise WrongInputError(f"Line {number} is not an item: {error}.") from None
     text, own = found.get(field), found.get("id")
     if not isinstance(text, str):
@@ -139,9 +140,11 @@ def _rows(file: BinaryIO, field: str, delimiter: str) -> Iterator[Item]:
     csv.field_size_limit(LONGEST_FIELD)
     rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=delimiter)
     try:
-        columns = rows.fieldnames or []
-        if columns and field not in columns:
-            raise WrongInputError(f"There is no column {field!r}; the first line names: {', '.join(columns)}.")
+        columns = rows.fieldnames
+        if columns is not None and field not in columns:
+            raise WrongInputError(
+                f"There is no column {field!r}; the first line names: {', '.join(columns) or 'none'}."
+            )
         for row in rows:
             if row[field] is None:
                 raise WrongInputError(f"Line {rows.line_num} has no column {field!r}.")

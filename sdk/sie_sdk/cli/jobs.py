@@ -30,6 +30,7 @@ from sie_sdk.cli.asked import (
 )
 from sie_sdk.cli.progress import Meter, Narrator, Silence
 from sie_sdk.cli.server import as_json, asks_server, print_rows
+from sie_sdk.errors import ConnectionFailedError, DeadlineExceededError, JobNotFoundError, SIEError
 from sie_sdk.types import JobStatus, Operation
 
 if TYPE_CHECKING:
@@ -155,8 +156,6 @@ def wait(client: SIEClient, ids: tuple[str, ...], deadline: float, quiet: bool, 
       sie jobs wait 018f3c... && echo done
       sie jobs wait $(cat ids) --deadline 3600
     """
-    from sie_sdk.errors import ConnectionFailedError, DeadlineExceededError, JobNotFoundError, SIEError
-
     rows = []
     for id in ids:
         try:
@@ -217,8 +216,15 @@ def _submit(
 ) -> None:
     ask: Callable[..., Any] = client.submit
     items = islice(inputs.read(asked), asked["skip"], None)
+    count = 0
     while lot := list(islice(items, batch)):
-        job = ask(operation, model, lot, progress=Narrator(Meter().say), **keywords)
+        try:
+            job = ask(operation, model, lot, progress=Narrator(Meter().say), **keywords)
+        except SIEError:
+            if count:
+                click.echo(f"{count:,} inputs were submitted. Go on with --skip {asked['skip'] + count}.", err=True)
+            raise
+        count += len(lot)
         if as_json:
             print_rows([{"id": job.id, "operation": operation, "items": len(lot)}])
         else:
@@ -228,7 +234,6 @@ def _submit(
 def _status(client: SIEClient, id: str) -> JobStatus:
     from sie_sdk import refusals, results
     from sie_sdk.effects import Call
-    from sie_sdk.errors import JobNotFoundError
     from sie_sdk.settle import is_of_the_server, read
 
     def call() -> Call[JobStatus]:

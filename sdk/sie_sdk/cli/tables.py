@@ -16,9 +16,9 @@ import click
 import msgspec
 import numpy as np
 
+from sie_sdk.arrays import Array
 from sie_sdk.pools import PoolInfo
 from sie_sdk.types import (
-    Array,
     EncodeResult,
     ExtractResult,
     Item,

@@ -98,6 +98,45 @@ def test_lines_are_read_as_they_are_needed() -> None:
     assert next(inputs.read(options)) == Item(text="a")
 
 
+PIECES = st.sampled_from(
+    [
+        b"{",
+        b"}",
+        b'"text"',
+        b":",
+        b'"a"',
+        b",",
+        b'"id"',
+        b"7",
+        b'"multivector"',
+        b"[",
+        b"]",
+        b"1.5",
+        b"\n",
+        b"\x00",
+        b"\xff",
+    ]
+)
+
+
+@pytest.mark.parametrize("format", ["auto", "text", "jsonl", "csv", "tsv"])
+@given(st.lists(PIECES, max_size=20), st.sampled_from([None, "text"]))
+def test_any_bytes_are_inputs_or_are_refused(format: str, pieces: list[bytes], field: str | None) -> None:
+    try:
+        found = read(b"".join(pieces), format=format, field=field)
+    except click.ClickException as refused:
+        assert refused.exit_code == 2
+    else:
+        assert all(isinstance(item, Item) for item in found)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"text": "\xff"}', b'{"text": ' + b"[" * 100_000, b'{"multivector": [[1], [2, 3]]}']
+)
+def test_a_line_that_cannot_be_read_is_named(line: bytes) -> None:
+    assert "Line 2" in refused(b'{"text": "a"}\n' + line + b"\n")
+
+
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1), min_size=1))
 def test_texts_of_any_characters_come_through(texts: list[str]) -> None:
     whole = [text for text in texts if text.strip(" ")]

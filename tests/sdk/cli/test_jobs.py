@@ -26,6 +26,13 @@ def test_submitted_work_is_an_id_for_each_batch(server: ScriptedServer) -> None:
     assert {asked.headers["prefer"] for asked in server.asked} == {"wait=0"}
 
 
+def test_a_batch_that_is_refused_is_the_place_to_go_on_from(server: ScriptedServer) -> None:
+    server.script = [QUEUED[0], refused(InferenceError("NaN."))]
+    done = sie("jobs", "submit", "encode", "m", "a", "b", "c", "--batch", "2", "--url", server.url)
+    assert (done.exit_code, done.stdout) == (1, "j0\n")
+    assert done.stderr.startswith("2 inputs were submitted. Go on with --skip 2.\nError: NaN.")
+
+
 def test_each_operation_is_submitted_with_its_own_options(server: ScriptedServer) -> None:
     server.script = [*QUEUED]
     url = ("--url", server.url, "--pool", "team-a", "--priority", "bulk", "--option", "dimensions=64")
