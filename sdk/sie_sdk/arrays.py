@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_sdk.errors import InvalidInputError
+
+Array: TypeAlias = npt.NDArray[Any]
 
 MAX_DIMENSIONS = 8
 

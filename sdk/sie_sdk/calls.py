@@ -1,7 +1,7 @@
 """Every call of the clients, written once: generators that build a request, settle it and read its reply.
 
 Owns paths, headers and what counts as the answer. Not here: following jobs and trying again (``settle``), the bytes of
-bodies (``wire``, ``results``), how large a request is (``chunks``), sockets (``transport``), the public methods and
+bodies (``formats``, ``results``), how large a request is (``chunks``), sockets (``transport``), the public methods and
 their documentation (``methods``).
 """
 
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sie_sdk import chunks, results, wire
+from sie_sdk import chunks, formats, results
 from sie_sdk.chunks import Chunk, Tally
 from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Terms, Together
 from sie_sdk.errors import InvalidInputError, SIEError, UnexpectedReplyError
@@ -44,7 +44,7 @@ class Order(msgspec.Struct, frozen=True):
 
     operation: Operation
     model: str
-    blank: wire.Request
+    blank: formats.Request
     patience: Patience
     terms: Terms
 
@@ -173,10 +173,10 @@ def request(order: Order, items: Sequence[Item | str]) -> Send:
     Raises:
         InvalidInputError: it cannot be sent.
     """
-    headers = request_headers(wire.MSGPACK) | {"Content-Type": wire.MSGPACK} | order.terms.headers()
+    headers = request_headers(formats.MSGPACK) | {"Content-Type": formats.MSGPACK} | order.terms.headers()
     # The same on every try, so that a request whose reply was lost is not computed twice.
     headers.setdefault("Idempotency-Key", fresh_key())
-    body = wire.request_body(msgspec.structs.replace(order.blank, items=_items(items)))
+    body = formats.request_body(msgspec.structs.replace(order.blank, items=_items(items)))
     return Send("POST", _path(order.operation, order.model), headers, body, order.patience.timeout_s)
 
 
@@ -207,13 +207,13 @@ def first(call: Call[list[T]]) -> Call[T]:
 
 def list_models(patience: Patience) -> Call[list[ModelInfo]]:
     """``GET /v1/models``."""
-    send = Send("GET", "/v1/models", request_headers(wire.JSON), timeout_s=patience.timeout_s)
+    send = Send("GET", "/v1/models", request_headers(formats.JSON), timeout_s=patience.timeout_s)
     return read((yield from settle(send, patience)), results.read_models)
 
 
 def get_model(name: str, patience: Patience) -> Call[ModelInfo]:
     """``GET /v1/models/{name}``."""
-    send = Send("GET", _path("models", name), request_headers(wire.JSON), timeout_s=patience.timeout_s)
+    send = Send("GET", _path("models", name), request_headers(formats.JSON), timeout_s=patience.timeout_s)
     return read((yield from settle(send, patience)), results.read_model)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sie_sdk import calls, pool_calls, results, wire
+from sie_sdk import calls, formats, pool_calls, results
 from sie_sdk.effects import Call, Patience, Report, Send, Terms, Wait
 from sie_sdk.errors import (
     CancelledByCallerError,
@@ -82,7 +82,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
 def get(patience: Patience) -> Call[Capacity]:
     """``GET /health``."""
-    send = Send("GET", "/health", calls.request_headers(wire.JSON), timeout_s=patience.timeout_s)
+    send = Send("GET", "/health", calls.request_headers(formats.JSON), timeout_s=patience.timeout_s)
     return read((yield from settle(send, patience)), _read)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sie_sdk import calls, refusals, results, wire
+from sie_sdk import calls, formats, refusals, results
 from sie_sdk.calls import Order
 from sie_sdk.effects import Call, Cancel, Patience, Reply, Send
 from sie_sdk.errors import JobNotFoundError, SIEError, UnexpectedReplyError
@@ -140,7 +140,9 @@ class AnyJob(Generic[Http, T]):
         return self._client._run(self._result(Patience(deadline_s=deadline_s, cancel=cancel)), progress)
 
     def _look(self, timeout_s: float = LOOK_S) -> Send:
-        return Send("GET", f"/v1/jobs/{quote(self.id, safe='')}", calls.request_headers(wire.MSGPACK), None, timeout_s)
+        return Send(
+            "GET", f"/v1/jobs/{quote(self.id, safe='')}", calls.request_headers(formats.MSGPACK), None, timeout_s
+        )
 
     def _status(self) -> Call[JobStatus]:
         if self._outcome is None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sie_sdk import pools, wire
+from sie_sdk import formats, pools
 from sie_sdk.calls import request_headers
 from sie_sdk.effects import Call, Patience, Reply, Send
 from sie_sdk.errors import InvalidInputError, PoolNotFoundError
@@ -61,7 +61,7 @@ def _there(call: Call[Reply]) -> Call[bool]:
 
 
 def _ask(method: str, path: str, patience: Patience, body: bytes | None = None) -> Call[Reply]:
-    headers = request_headers(wire.JSON) | ({} if body is None else {"Content-Type": wire.JSON})
+    headers = request_headers(formats.JSON) | ({} if body is None else {"Content-Type": formats.JSON})
     return (yield from settle(Send(method, f"/v1/pools{path}", headers, body, patience.timeout_s), patience))
 
 

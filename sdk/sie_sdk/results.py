@@ -6,12 +6,11 @@ HTTP (``transport``). No number of an array is touched by Python: arrays are vie
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
-import numpy.typing as npt
 
-from sie_sdk import arrays
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.refusals import unexpected
 from sie_sdk.types import (
@@ -26,7 +25,11 @@ from sie_sdk.types import (
     Timing,
 )
 
+if TYPE_CHECKING:
+    from sie_sdk.arrays import Array
+
 T = TypeVar("T")
+Unpack: TypeAlias = "Callable[[dict[bytes, Any]], Array]"
 
 
 # -- encode ------------------------------------------------------------------------------------------------------------
@@ -68,15 +71,17 @@ def read_encode(body: bytes) -> list[EncodeResult]:
     Raises:
         UnexpectedReplyError: the body is not an encode reply.
     """
+    from sie_sdk.arrays import unpack
+
     try:
         reply = _encode_reply.decode(body)
         return [
             EncodeResult(
-                dense=None if item.dense is None else arrays.unpack(item.dense.values),
-                sparse=None if item.sparse is None else _sparse(item.sparse),
-                multivector=None if item.multivector is None else arrays.unpack(item.multivector.values),
-                dense_quantization=_quantization(item.dense),
-                multivector_quantization=_quantization(item.multivector),
+                dense=None if item.dense is None else unpack(item.dense.values),
+                sparse=None if item.sparse is None else _sparse(item.sparse, unpack),
+                multivector=None if item.multivector is None else unpack(item.multivector.values),
+                dense_quantization=_quantization(item.dense, unpack),
+                multivector_quantization=_quantization(item.multivector, unpack),
                 id=item.id,
                 timing=reply.timing,
             )
@@ -86,19 +91,19 @@ def read_encode(body: bytes) -> list[EncodeResult]:
         raise unexpected(body, "an encode result", error) from None
 
 
-def _sparse(item: _Sparse) -> SparseVector:
-    return SparseVector(arrays.unpack(item.indices), arrays.unpack(item.values), item.dims)
+def _sparse(item: _Sparse, unpack: Unpack) -> SparseVector:
+    return SparseVector(unpack(item.indices), unpack(item.values), item.dims)
 
 
-def _quantization(item: _Values | None) -> Quantization | None:
+def _quantization(item: _Values | None, unpack: Unpack) -> Quantization | None:
     if item is None or item.scale is None:
         return None
     offset = 0.0 if item.offset is None else item.offset
-    return Quantization(_number_or_array(item.scale), _number_or_array(offset))
+    return Quantization(_number_or_array(item.scale, unpack), _number_or_array(offset, unpack))
 
 
-def _number_or_array(value: float | dict[bytes, Any]) -> float | npt.NDArray[Any]:
-    return arrays.unpack(value) if isinstance(value, dict) else value
+def _number_or_array(value: float | dict[bytes, Any], unpack: Unpack) -> float | Array:
+    return unpack(value) if isinstance(value, dict) else value
 
 
 # -- score and extract -------------------------------------------------------------------------------------------------

@@ -7,20 +7,23 @@ Field names follow the published SIE protocol, so that existing clients and ours
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
+
+from sie_sdk.deferred import Deferred
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np, npt = Deferred("numpy"), Deferred("numpy.typing")
 
 OutputType: TypeAlias = Literal["dense", "sparse", "multivector"]
 OutputDtype: TypeAlias = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Operation: TypeAlias = Literal["encode", "score", "extract"]
 Priority: TypeAlias = Literal["interactive", "bulk"]
 """Somebody waits for the answer, or nobody does: interactive work goes first."""
-
-Array: TypeAlias = npt.NDArray[Any]
-Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -35,7 +38,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True, eq=False):
     text: str | None = None
     id: str | None = None
     metadata: dict[str, Any] | None = None
-    multivector: Floats | None = None
+    multivector: npt.NDArray[np.floating[Any]] | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Item):
@@ -123,7 +126,7 @@ class SparseVector(msgspec.Struct, frozen=True, eq=False):
     """A vector by its non-zero places: ``indices`` (int32) and ``values`` (float), both ``[k]``, of ``dims`` in all."""
 
     indices: npt.NDArray[np.int32]
-    values: Floats
+    values: npt.NDArray[np.floating[Any]]
     dims: int | None = None
 
 
@@ -133,10 +136,10 @@ class Quantization(msgspec.Struct, frozen=True, eq=False):
     Both are one number for a dense vector and arrays of shape ``[tokens]`` for a multivector.
     """
 
-    scale: float | Floats
-    offset: float | Floats = 0.0
+    scale: float | npt.NDArray[np.floating[Any]]
+    offset: float | npt.NDArray[np.floating[Any]] = 0.0
 
-    def dequantise(self, values: Array) -> npt.NDArray[np.float32]:
+    def dequantise(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """The numbers (float32) that ``values``, ``[dims]`` or ``[tokens, dims]``, stand for."""
         scale, offset = (np.asarray(each, np.float32)[..., None] for each in (self.scale, self.offset))
         return np.asarray(values.astype(np.float32) * scale + offset, np.float32)
@@ -150,9 +153,9 @@ class EncodeResult(msgspec.Struct, frozen=True, eq=False):
     are there for int8 and uint8.
     """
 
-    dense: Array | None = None
+    dense: npt.NDArray[Any] | None = None
     sparse: SparseVector | None = None
-    multivector: Array | None = None
+    multivector: npt.NDArray[Any] | None = None
     dense_quantization: Quantization | None = None
     multivector_quantization: Quantization | None = None
     id: str | None = None

@@ -1,24 +1,29 @@
-"""Formats, limits and the bodies of requests, as pure functions over bytes for both ends: the clients and the servers.
+"""Limits and the bodies of requests as a server reads them: pure functions over bytes.
 
-Owns formats (msgpack, JSON), the strict checks of requests and the wording of what is wrong with them. Not here: the
-records themselves (``types``), arrays (``arrays``), bodies of replies (``replies``, ``refusals``), URLs and retries
-(``calls``), sockets (``transport``).
+Owns the choice of a format, the strict checks of requests and the wording of what is wrong with them. Not here: the
+records themselves (``types``), arrays (``arrays``), writing requests (``formats``), bodies of replies (``replies``,
+``refusals``), URLs and retries (``calls``).
 Decoders and encoders are built once; a request of 4096 texts is checked without Python code per field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
 from sie_sdk import arrays
+from sie_sdk.arrays import Array
 from sie_sdk.errors import InputTooLongError, InvalidInputError, UnsupportedMediaTypeError
+from sie_sdk.formats import JSON as JSON
+from sie_sdk.formats import MSGPACK as MSGPACK
+from sie_sdk.formats import MediaType as MediaType
+from sie_sdk.formats import Request as Request
+from sie_sdk.formats import request_body as request_body
 from sie_sdk.refusals import error_body as error_body
 from sie_sdk.types import (
-    Array,
     EncodeRequest,
     ExtractRequest,
     Item,
@@ -28,11 +33,6 @@ from sie_sdk.types import (
     ScoreRequest,
 )
 
-MediaType: TypeAlias = Literal["application/msgpack", "application/json"]
-MSGPACK: Final = "application/msgpack"
-JSON: Final = "application/json"
-
-Request: TypeAlias = EncodeRequest | ScoreRequest | ExtractRequest
 T = TypeVar("T", EncodeRequest, ScoreRequest, ExtractRequest)
 
 
@@ -97,34 +97,7 @@ def _essence(content_type: str | None) -> str:
     return (content_type or "").partition(";")[0].strip().lower()
 
 
-# -- requests, written -------------------------------------------------------------------------------------------------
-
-
-def request_body(request: Request) -> bytes:
-    """The msgpack body of a request; fields at their default are left out.
-
-    Raises:
-        InvalidInputError: metadata or options hold something that has no form on the wire.
-    """
-    try:
-        return _to_msgpack.encode(request)
-    except (OverflowError, RecursionError, UnicodeEncodeError) as error:
-        raise InvalidInputError(
-            f"The request has no form on the wire: {error}.",
-            field="body",
-            hint="Whole numbers have 64 bits, texts no half surrogate pairs, and metadata is not nested too deeply.",
-        ) from None
-
-
-def _written(value: object) -> object:
-    """What msgpack does not know of itself: arrays as their maps, numpy's numbers as numbers."""
-    if isinstance(value, np.ndarray):
-        return arrays.pack(value)
-    if isinstance(value, np.generic):
-        return value.item()
-    raise InvalidInputError(
-        f"A value of type {type(value).__name__} does not travel.", hint="Metadata and options hold what JSON can say."
-    )
+# -- requests, read ----------------------------------------------------------------------------------------------------
 
 
 def read_array(kind: object, value: Any) -> Array:
@@ -143,9 +116,6 @@ def read_array(kind: object, value: Any) -> Array:
     return array
 
 
-# -- requests, read ----------------------------------------------------------------------------------------------------
-
-
 class _Form(NamedTuple, Generic[T]):
     msgpack: msgspec.msgpack.Decoder[T]
     json: msgspec.json.Decoder[T]
@@ -158,7 +128,6 @@ def _form(kind: type[T], example: str) -> _Form[T]:
     )
 
 
-_to_msgpack = msgspec.msgpack.Encoder(enc_hook=_written)
 _encode = _form(EncodeRequest, '{"items": [{"text": "hello"}]}')
 _score = _form(ScoreRequest, '{"query": {"text": "capital of France"}, "items": [{"text": "Paris"}]}')
 _extract = _form(ExtractRequest, '{"items": [{"text": "Ada lives in London"}], "params": {"labels": ["person"]}}')

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import sie_sdk
 from sie_sdk.errors import BY_CODE
+from tests.sdk.scripted_server import ScriptedServer, json_answer, scores, vectors
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -29,4 +30,23 @@ def test_importing_the_sdk_imports_nothing_that_is_slow_or_optional() -> None:
     loaded = set(
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     )
-    assert not loaded & {"httpx", "click", "rich", "asyncio", "torch", "nats", "starlette", "yaml"}
+    slow = {"httpx", "numpy", "asyncio", "concurrent", "email", "ssl", "http", "logging"}
+    assert not loaded & (slow | {"click", "rich", "torch", "nats", "starlette", "yaml"})
+
+
+RANKS = """
+import sys
+from sie_sdk import SIEClient
+with SIEClient(sys.argv[1]) as client:
+    client.list_models()
+    client.score("m", "q", ["a"])
+assert "numpy" not in sys.modules
+client = SIEClient(sys.argv[1])
+client.encode("m", "a").dense.shape
+assert "numpy" in sys.modules
+"""
+
+
+def test_who_needs_no_vectors_never_imports_numpy(server: ScriptedServer) -> None:
+    server.script = [json_answer({"models": []}), scores(1.0), vectors()]
+    subprocess.run([sys.executable, "-c", RANKS, server.url], check=True, timeout=60)

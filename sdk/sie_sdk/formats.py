@@ -1,0 +1,54 @@
+"""The formats of bodies, and the bodies of requests as a client writes them. Pure.
+
+Owns the names of the formats and what has no form in them. Not here: how a server reads and checks requests (``wire``),
+bodies of replies (``replies``, ``results``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from sie_sdk.errors import InvalidInputError
+from sie_sdk.types import EncodeRequest, ExtractRequest, ScoreRequest
+
+MediaType: TypeAlias = Literal["application/msgpack", "application/json"]
+MSGPACK: Final = "application/msgpack"
+JSON: Final = "application/json"
+
+Request: TypeAlias = EncodeRequest | ScoreRequest | ExtractRequest
+
+
+def request_body(request: Request) -> bytes:
+    """The msgpack body of a request; fields at their default are left out.
+
+    Raises:
+        InvalidInputError: metadata or options hold something that has no form on the wire.
+    """
+    try:
+        return _to_msgpack.encode(request)
+    except (OverflowError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidInputError(
+            f"The request has no form on the wire: {error}.",
+            field="body",
+            hint="Whole numbers have 64 bits, texts no half surrogate pairs, and metadata is not nested too deeply.",
+        ) from None
+
+
+def _written(value: object) -> object:
+    """What msgpack does not know of itself: arrays as their maps, numpy's numbers as numbers."""
+    import numpy as np
+
+    from sie_sdk import arrays
+
+    if isinstance(value, np.ndarray):
+        return arrays.pack(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise InvalidInputError(
+        f"A value of type {type(value).__name__} does not travel.", hint="Metadata and options hold what JSON can say."
+    )
+
+
+_to_msgpack = msgspec.msgpack.Encoder(enc_hook=_written)
