@@ -26,7 +26,7 @@ NATS_MEMORY = "96MiB"
 """From where the server's collector works harder (Go's own setting ``GOMEMLIMIT``): left alone, it lets garbage double
 what a long queue takes."""
 INSTALL = "pip install 'sie-knative[local]'"
-NEEDS = ("nats", "uvicorn", "starlette", "yaml", "torch", "tokenizers", "safetensors")
+NEEDS = ("nats", "uvicorn", "starlette", "websockets", "yaml", "torch", "tokenizers", "safetensors")
 
 Commands = Mapping[str, Sequence[str]]
 
