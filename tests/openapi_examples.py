@@ -63,7 +63,7 @@ def failures(document: dict[str, Any], sent: Sent, answer: httpx.Response) -> li
     """What in the answer is not as the document says; empty when all is."""
     if answer.status_code != sent.status:
         return [f"{sent.name}: {answer.status_code} instead of {sent.status}: {answer.text[:300]}"]
-    promised = sent.operation["responses"][str(answer.status_code)]
+    promised = _resolved(document, sent.operation["responses"][str(answer.status_code)])
     wrong = [
         f"{sent.name}: header {name} is missing"
         for name, header in promised["headers"].items()

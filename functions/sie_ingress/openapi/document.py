@@ -16,6 +16,7 @@ from sie_config.model_spec import ModelSpec
 from sie_ingress.openapi import bodies, schemas
 from sie_ingress.openapi.headers import CODE, EVERYWHERE, IDENTITY, RETRY
 from sie_ingress.openapi.operation import MODEL, Body, Described, Example, Header, Operation, Parameter, Reply, Said
+from sie_ingress.openapi.sharing import share
 from sie_ingress.settings import Settings
 from sie_sdk import wire
 from sie_sdk.errors import NotFoundError, SIEError
@@ -53,6 +54,7 @@ def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> di
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for (method, path), operation in operations.items():
         paths[path][method.lower()] = writer.operation(operation)
+    shared = share(paths)
     used = {operation.tag for operation in operations.values()}
     return {
         "openapi": "3.1.0",
@@ -65,7 +67,7 @@ def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> di
         "servers": [{"url": "/", "description": "This server."}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items() if name in used],
         "paths": dict(paths),
-        "components": {"schemas": components, "headers": writer.shared_headers()},
+        "components": {"schemas": components, "headers": writer.shared_headers(), **shared},
     }
 
 

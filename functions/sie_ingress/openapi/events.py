@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from cloudevents.core.v1.event import CloudEvent
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -30,6 +30,10 @@ _BINARY: Final = {f"ce-{name}": value for name, value in _ATTRIBUTES.items()}
 _JOB: Final = job_of(CloudEvent(dict(_ATTRIBUTES), None), "")
 
 
+Attribute: TypeAlias = str | int | bool | None
+"""CloudEvents knows numbers and truth values; they are read as text, and null as nothing."""
+
+
 class Event(Struct):
     """A request as a CloudEvent in structured mode; attributes beyond these are ignored."""
 
@@ -40,13 +44,13 @@ class Event(Struct):
     model: Annotated[str, Meta(min_length=1)]
     data: dict[str, Any]
     """The body of the route of that name."""
-    datacontenttype: str | UnsetType = UNSET
-    priority: Priority | UnsetType = UNSET
-    tenant: str | UnsetType = UNSET
-    expirytime: str | UnsetType = UNSET
-    pool: str | UnsetType = UNSET
-    replyto: str | UnsetType = UNSET
-    traceparent: str | UnsetType = UNSET
+    datacontenttype: str | UnsetType | None = UNSET
+    priority: Priority | Literal[""] | UnsetType | None = UNSET
+    tenant: Attribute | UnsetType = UNSET
+    expirytime: str | UnsetType | None = UNSET
+    pool: Attribute | UnsetType = UNSET
+    replyto: Attribute | UnsetType = UNSET
+    traceparent: Attribute | UnsetType = UNSET
 
 
 class ResultEvent(Struct):

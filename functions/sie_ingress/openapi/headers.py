@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -38,7 +38,7 @@ TENANT: Final = Parameter(
 PRIORITY: Final = Parameter(
     "X-SIE-Priority",
     "Interactive work goes first. Default: bulk for a request so large that it is split.",
-    Priority,
+    Literal[Priority, ""],
 )
 EXPIRES: Final = Parameter(
     "X-SIE-Expires-In",
