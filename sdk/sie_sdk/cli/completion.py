@@ -42,7 +42,7 @@ def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     url, key, tenant = (ctx.params.get(name) for name in ("url", "api_key", "tenant"))
     try:
         with SIEClient(url, api_key=key, tenant=tenant, timeout_s=TIMEOUT_S) as client:
-            names = [model.name for model in client.list_models()]
+            names = [name for model in client.list_models() for name in (model.name, *model.aliases)]
     except SIEError:
         return []
     return [CompletionItem(name) for name in matching(names, incomplete)]

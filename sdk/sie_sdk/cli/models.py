@@ -89,10 +89,12 @@ def _facts(model: ModelInfo, spec: dict[str, Any]) -> dict[str, str]:
         "shorter": ", ".join(map(str, shorter)) and f"{', '.join(map(str, shorter))} dims: --option dimensions=N",
         "length": f"{model.max_sequence_length} tokens" if model.max_sequence_length else "",
         "licence": spec.get("licence") or "",
+        "inputs": ", ".join(model.inputs),
         "revision": model.revision or "",
-        "profiles": ", ".join(spec.get("profiles") or ()),
+        "profiles": ", ".join(model.profiles),
+        "aliases": ", ".join(model.aliases),
         "runs in": " on ".join(filter(None, (model.bundle, spec.get("profile")))),
-        "state": model.state,
+        "state": model.state if model.last_error is None else f"{model.state}: {model.last_error.message}",
     }
 
 

@@ -16,22 +16,27 @@ MODEL = {
     "revision": "abc",
     "bundle": "default",
     "state": "loaded",
+    "inputs": ["text"],
+    "profiles": {"default": {"is_default": True}, "fast": {}},
+    "aliases": ["m-latest"],
 }
-SPEC = {"licence": "mit", "profile": "cpu", "profiles": {"fast": {}}, "tasks": {"dense": {"dims": [256, 128]}}}
+SPEC = {"licence": "mit", "profile": "cpu", "tasks": {"dense": {"dims": [256, 128]}}}
 
 
 def test_a_model_is_shown_with_what_it_gives_and_how_to_call_it(server: ScriptedServer) -> None:
     server.script = [json_answer(MODEL), json_answer(SPEC)]
     done = sie("models", "show", "m", "--url", server.url)
     assert [asked.path for asked in server.asked] == ["/v1/models/m", "/v1/configs/models/org/m"]
-    assert done.stdout.splitlines()[:9] == [
+    assert done.stdout.splitlines()[:11] == [
         "org/m",
         "  outputs   dense (384 dims), sparse (30522 dims), score, json",
         "  shorter   256, 128 dims: --option dimensions=N",
         "  length    512 tokens",
         "  licence   mit",
+        "  inputs    text",
         "  revision  abc",
-        "  profiles  fast",
+        "  profiles  default, fast",
+        "  aliases   m-latest",
         "  runs in   default on cpu",
         "  state     loaded",
     ]
