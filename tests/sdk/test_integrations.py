@@ -8,7 +8,8 @@ import importlib
 import pickle
 import subprocess
 import sys
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -123,6 +124,34 @@ def test_nothing_to_do_makes_no_request() -> None:
     connection = Connection(NOWHERE)
     assert connection.encode("m", []) == [] and connection.score("m", "q", []) == []
     assert asyncio.run(connection.aencode("m", [])) == [] and asyncio.run(connection.ascore("m", "q", [])) == []
+
+
+@pytest.mark.parametrize(("count", "method"), [(1, "encode"), (256, "encode"), (257, "encode_stream")])
+async def test_many_texts_are_streamed_so_that_each_part_has_a_deadline_of_its_own(count: int, method: str) -> None:
+    asked: list[tuple[str, int, dict[str, Any]]] = []
+
+    class Blocking:
+        def encode(self, model: str, texts: list[str], **keywords: Any) -> list[str]:
+            asked.append(("encode", len(texts), keywords))
+            return texts
+
+        def encode_stream(self, model: str, texts: list[str], **keywords: Any) -> Iterator[str]:
+            asked.append(("encode_stream", len(texts), keywords))
+            yield from texts
+
+    class Awaited:
+        async def encode(self, model: str, texts: list[str], **keywords: Any) -> list[str]:
+            return Blocking().encode(model, texts, **keywords)
+
+        async def encode_stream(self, model: str, texts: list[str], **keywords: Any) -> AsyncIterator[str]:
+            for text in Blocking().encode_stream(model, texts, **keywords):
+                yield text
+
+    texts: Any = [str(number) for number in range(count)]
+    connection = Connection(client=cast("Any", Blocking()), async_client=cast("Any", Awaited()))
+    assert connection.encode("m", texts, deadline_s=9.0) == texts
+    assert await connection.aencode("m", texts, deadline_s=9.0) == texts
+    assert asked == [(method, count, {"deadline_s": 9.0})] * 2
 
 
 def test_a_copy_shares_no_connection_and_goes_to_the_same_place() -> None:

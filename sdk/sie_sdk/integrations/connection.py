@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from sie_sdk.chunks import ITEMS
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import ConfigurationError, from_wire
 from sie_sdk.methods import CallKeywords, EncodeKeywords, ExtractKeywords
@@ -49,8 +50,12 @@ class Connection:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def encode(self, model: str, texts: Sequence[str], **keywords: Unpack[EncodeKeywords]) -> list[EncodeResult]:
-        """See :meth:`SIEClient.encode`; no texts make no request."""
-        return self._client().encode(model, list(texts), **keywords) if texts else []
+        """See :meth:`SIEClient.encode`; no texts make no request, and many several, each with ``deadline_s`` for it."""
+        if not texts:
+            return []
+        if len(texts) > ITEMS:
+            return [*self._client().encode_stream(model, texts, **keywords)]
+        return self._client().encode(model, list(texts), **keywords)
 
     async def aencode(self, model: str, texts: Sequence[str], **keywords: Unpack[EncodeKeywords]) -> list[EncodeResult]:
         """:meth:`encode`, awaited."""
@@ -58,6 +63,8 @@ class Connection:
             return []
         if (client := self._async_client()) is None:
             return await asyncio.to_thread(self.encode, model, texts, **keywords)
+        if len(texts) > ITEMS:
+            return [result async for result in client.encode_stream(model, texts, **keywords)]
         return await client.encode(model, list(texts), **keywords)
 
     def score(

@@ -5,8 +5,10 @@ pytest, with the server in SIE_URL and its models in SIE_DENSE, SIE_RANDOM, SIE_
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -28,6 +30,7 @@ from sie_sdk.integrations.haystack import (
     SIESparseDocumentEmbedder,
     SIESparseTextEmbedder,
     SIETextEmbedder,
+    component,
 )
 
 URL, DENSE, RANDOM, RERANKER, TAGGER = (
@@ -118,15 +121,17 @@ def test_dimensions_instruction_and_number_format_reach_the_server(client, run):
     assert np.dot(small, client.encode(DENSE, "hello").dense) > 0.999
 
 
-def test_many_documents_are_embedded_in_order_while_a_bar_shows_how_many(capfd, run):
-    documents = [Document(content=TEXTS[number % 4], id=str(number)) for number in range(100)]
-    found = run(SIEDocumentEmbedder(RANDOM, URL, batch_size=30), documents=documents)["documents"]
+def test_many_documents_are_embedded_in_order_while_a_bar_shows_how_many(capfd, run, monkeypatch):
+    monkeypatch.setattr(component, "tqdm", functools.partial(component.tqdm, mininterval=0))
+    documents = [Document(content=TEXTS[number % 4], id=str(number)) for number in range(1000)]
+    found = run(SIEDocumentEmbedder(RANDOM, URL), documents=documents)["documents"]
     assert [document.id for document in found] == [document.id for document in documents]
     vectors = np.array([document.embedding for document in found])
-    np.testing.assert_allclose(vectors, np.tile(vectors[:4], (25, 1)), atol=1e-5)
-    assert "100/100" in capfd.readouterr().err
+    np.testing.assert_allclose(vectors, np.tile(vectors[:4], (250, 1)), atol=1e-5)
+    shown = re.findall(r"(\d+)/1000", capfd.readouterr().err)
+    assert {"0", "1000"} < set(shown)
     run(SIEDocumentEmbedder(RANDOM, URL, progress_bar=False), documents=documents)
-    assert "100" not in capfd.readouterr().err
+    assert "1000" not in capfd.readouterr().err
     assert run(SIEDocumentEmbedder(DENSE, "http://127.0.0.1:1", progress_bar=False), documents=[]) == {"documents": []}
 
 

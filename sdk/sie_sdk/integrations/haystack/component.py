@@ -5,7 +5,8 @@ Owns the parameters of every component, and the text of a document. Not here: wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 from haystack import Document, default_from_dict, default_to_dict
@@ -16,6 +17,7 @@ from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.integrations.connection import Connection
 from sie_sdk.methods import CallKeywords
+from sie_sdk.types import Progress
 
 KEY = Secret.from_env_var("SIE_API_KEY", strict=False)
 
@@ -116,10 +118,9 @@ def checked(documents: Any) -> list[Document]:
     )
 
 
-def batches(texts: Sequence[str], size: int, bar: bool) -> Iterator[Sequence[str]]:
-    """``texts`` in pieces of ``size``, while a bar shows how many were done."""
-    with tqdm(total=len(texts), desc="Embedding", unit="texts", disable=not bar) as shown:
-        for start in range(0, len(texts), size):
-            batch = texts[start : start + size]
-            yield batch
-            shown.update(len(batch))
+@contextmanager
+def bar(texts: Sequence[str], shown: bool) -> Iterator[Callable[[Progress], object]]:
+    """A bar, if it is to be ``shown``, of how many texts are embedded; what is yielded moves it."""
+    with tqdm(total=len(texts), desc="Embedding", unit="texts", disable=not shown) as moved:
+        yield lambda progress: moved.update(max(progress.done - moved.n, 0))
+        moved.update(len(texts) - moved.n)

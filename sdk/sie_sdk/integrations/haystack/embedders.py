@@ -11,7 +11,7 @@ from haystack.utils import Secret
 
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.integrations import embeddings
-from sie_sdk.integrations.haystack.component import KEY, ServedComponent, batches, checked, text_of
+from sie_sdk.integrations.haystack.component import KEY, ServedComponent, bar, checked, text_of
 from sie_sdk.methods import EncodeKeywords
 from sie_sdk.types import OutputDtype
 
@@ -89,7 +89,7 @@ class SIEDocumentEmbedder(ServedComponent):
     """
 
     own: ClassVar[tuple[str, ...]] = (
-        *("prefix", "suffix", "meta_fields_to_embed", "embedding_separator", "batch_size", "progress_bar"),
+        *("prefix", "suffix", "meta_fields_to_embed", "embedding_separator", "progress_bar"),
         *("instruction", "dimensions", "output_dtype"),
     )
 
@@ -103,7 +103,6 @@ class SIEDocumentEmbedder(ServedComponent):
         suffix: str = "",
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
-        batch_size: int = 1024,
         progress_bar: bool = True,
         instruction: str | None = None,
         dimensions: int | None = None,
@@ -120,7 +119,6 @@ class SIEDocumentEmbedder(ServedComponent):
         Args:
             meta_fields_to_embed: metadata that is embedded before the document's text.
             embedding_separator: put between those and the text.
-            batch_size: texts given to the client at a time, which it sends in parts; the bar moves after each.
             progress_bar: whether a bar shows how many documents are done.
 
         The other parameters are those of :class:`SIETextEmbedder` and :class:`ServedComponent`.
@@ -129,23 +127,23 @@ class SIEDocumentEmbedder(ServedComponent):
         self.prefix, self.suffix, self.instruction = prefix, suffix, instruction
         self.dimensions, self.output_dtype = dimensions, output_dtype
         self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed or [], embedding_separator
-        self.batch_size, self.progress_bar = batch_size, progress_bar
+        self.progress_bar = progress_bar
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
         """``documents``: copies with their embeddings, in order."""
-        found = []
-        for batch in batches(self._texts(documents), self.batch_size, self.progress_bar):
-            found += embeddings.dense(self.connection.encode(self.model, batch, **self._asked()))
-        return {"documents": _embedded(documents, found)}
+        texts, asked = self._texts(documents), self._asked()
+        with bar(texts, self.progress_bar) as asked["progress"]:
+            found = self.connection.encode(self.model, texts, **asked)
+        return {"documents": _embedded(documents, embeddings.dense(found))}
 
     @component.output_types(documents=list[Document])
     async def run_async(self, documents: list[Document]) -> dict[str, Any]:
         """:meth:`run`, awaited."""
-        found = []
-        for batch in batches(self._texts(documents), self.batch_size, self.progress_bar):
-            found += embeddings.dense(await self.connection.aencode(self.model, batch, **self._asked()))
-        return {"documents": _embedded(documents, found)}
+        texts, asked = self._texts(documents), self._asked()
+        with bar(texts, self.progress_bar) as asked["progress"]:
+            found = await self.connection.aencode(self.model, texts, **asked)
+        return {"documents": _embedded(documents, embeddings.dense(found))}
 
     def _texts(self, documents: list[Document]) -> list[str]:
         fields, separator = self.meta_fields_to_embed, self.embedding_separator

@@ -12,7 +12,7 @@ from haystack.utils import Secret
 
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.integrations import embeddings
-from sie_sdk.integrations.haystack.component import KEY, ServedComponent, batches, checked, text_of
+from sie_sdk.integrations.haystack.component import KEY, ServedComponent, bar, checked, text_of
 from sie_sdk.types import EncodeResult
 
 
@@ -61,7 +61,7 @@ class SIESparseDocumentEmbedder(ServedComponent):
     """Embeds documents as sparse vectors: each comes back as a copy with its ``sparse_embedding``."""
 
     own: ClassVar[tuple[str, ...]] = (
-        *("prefix", "suffix", "meta_fields_to_embed", "embedding_separator", "batch_size", "progress_bar"),
+        *("prefix", "suffix", "meta_fields_to_embed", "embedding_separator", "progress_bar"),
     )
 
     def __init__(
@@ -74,7 +74,6 @@ class SIESparseDocumentEmbedder(ServedComponent):
         suffix: str = "",
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
-        batch_size: int = 1024,
         progress_bar: bool = True,
         pool: str | None = None,
         timeout_s: float = 150.0,
@@ -87,25 +86,23 @@ class SIESparseDocumentEmbedder(ServedComponent):
         self._connect(model, base_url, api_key, pool, timeout_s, deadline_s, options, client, async_client)
         self.prefix, self.suffix = prefix, suffix
         self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed or [], embedding_separator
-        self.batch_size, self.progress_bar = batch_size, progress_bar
+        self.progress_bar = progress_bar
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
         """``documents``: copies with their sparse embeddings, in order."""
-        asked = embeddings.asked("sparse", self.terms, is_query=False)
-        found = []
-        for batch in batches(self._texts(documents), self.batch_size, self.progress_bar):
-            found += _vectors(self.connection.encode(self.model, batch, **asked))
-        return {"documents": _embedded(documents, found)}
+        texts, asked = self._texts(documents), embeddings.asked("sparse", self.terms, is_query=False)
+        with bar(texts, self.progress_bar) as asked["progress"]:
+            found = self.connection.encode(self.model, texts, **asked)
+        return {"documents": _embedded(documents, _vectors(found))}
 
     @component.output_types(documents=list[Document])
     async def run_async(self, documents: list[Document]) -> dict[str, Any]:
         """:meth:`run`, awaited."""
-        asked = embeddings.asked("sparse", self.terms, is_query=False)
-        found = []
-        for batch in batches(self._texts(documents), self.batch_size, self.progress_bar):
-            found += _vectors(await self.connection.aencode(self.model, batch, **asked))
-        return {"documents": _embedded(documents, found)}
+        texts, asked = self._texts(documents), embeddings.asked("sparse", self.terms, is_query=False)
+        with bar(texts, self.progress_bar) as asked["progress"]:
+            found = await self.connection.aencode(self.model, texts, **asked)
+        return {"documents": _embedded(documents, _vectors(found))}
 
     def _texts(self, documents: list[Document]) -> list[str]:
         fields, separator = self.meta_fields_to_embed, self.embedding_separator
