@@ -25,6 +25,7 @@ from sie_ingress.dialects.dialect import (
     check_text,
     check_texts,
     empty,
+    overflow,
     read_json,
     renamed,
 )
@@ -72,7 +73,7 @@ def read_rerank(body: bytes, headers: Headers, limits: wire.Limits, *, version: 
     known by their header, and by fields that Jina has not.
     """
     asked = read_json(body, headers, _form, EXAMPLE)
-    query = asked.query if isinstance(asked.query, str) else ranking.texts_of([asked.query])[0]
+    query = asked.query if isinstance(asked.query, str) else ranking.text_of(asked.query, ("text",), "query")
     if not query:
         raise empty("query", "query cannot be empty")
     texts = ranking.texts_of(asked.documents, asked.rank_fields)
@@ -80,14 +81,15 @@ def read_rerank(body: bytes, headers: Headers, limits: wire.Limits, *, version: 
     check_text(query, "query", limits)
     cohere = version == 2 or headers.get("x-fern-sdk-name") == "cohere" or _has_cohere_fields(asked)
     returned = asked.return_documents if asked.return_documents is not None else not cohere
-    documents = asked.documents if returned else None
+    documents, top_n = asked.documents if returned else None, asked.top_n
+    options = overflow(asked.truncation)
 
     def ask(spec: ModelSpec) -> Question:
         relevance = ranking.relevance(spec)
         return Question(
             "score",
-            ranking.request(query, texts, spec, truncate=asked.truncation is not False),
-            lambda reply, request_id: ranked(reply, request_id, relevance, asked.top_n, documents, version),
+            ranking.request(query, texts, spec, options),
+            lambda reply, request_id: ranked(reply, request_id, relevance, top_n, documents, version),
         )
 
     return Asking(asked.model, lambda spec: spec.tasks.score is not None, ask)

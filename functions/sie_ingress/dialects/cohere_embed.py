@@ -23,6 +23,7 @@ from sie_ingress.dialects.dialect import (
     check_texts,
     empty,
     one_of,
+    overflow,
     read_json,
 )
 from sie_ingress.dialects.openai import INPUT_TYPES, dimensions
@@ -42,8 +43,8 @@ TYPES: Final[dict[str, tuple[OutputDtype, Writer]]] = {
     "base64": ("float32", vectors.in_base64),
 }
 """``embedding_types``: what becomes of a vector, and how it is written."""
-CUTS: Final = {"end": False, "none": True, "start": True}
-"""``truncate``: whether a text that is too long is refused; cutting its beginning is refused with it."""
+CUTS: Final = {"end": True, "none": False, "start": False}
+"""``truncate``: whether a text that is too long is cut or refused; its beginning is never cut, but refused with it."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ def read(body: bytes, headers: Headers, limits: wire.Limits, *, version: int) ->
     plain = version == 1 and not asked.embedding_types
 
     def ask(spec: ModelSpec) -> Question:
-        params = EncodeParams(output_types=["dense"], options=_options(asked, spec) or None)
+        params = EncodeParams(output_types=["dense"], output_dtype="float32", options=_options(asked, spec) or None)
         request = EncodeRequest(items=[Item(text=text) for text in texts], params=params)
         return Question("encode", request, lambda reply, own: _written(reply, own, texts, types, version, plain))
 
@@ -123,8 +124,8 @@ def _options(asked: Embed, spec: ModelSpec) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if asked.input_type is not None:
         options["is_query"] = one_of(asked.input_type, INPUT_TYPES, "input_type")
-    if asked.truncate is not None and one_of(asked.truncate, CUTS, "truncate"):
-        options["overflow_policy"] = "error"
+    if asked.truncate is not None:
+        options |= overflow(one_of(asked.truncate, CUTS, "truncate"))
     if asked.max_tokens is not None and asked.max_tokens < spec.max_sequence_length:
         options["max_seq_length"] = asked.max_tokens
     return options | dimensions(asked.output_dimension, spec, "output_dimension")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -131,6 +131,11 @@ def check_text(text: str, field: str, limits: wire.Limits) -> None:
 def empty(field: str, message: str) -> InvalidInputError:
     """The error for something that must not be empty, as dialects say it."""
     return InvalidInputError(f"{message}.", field=field, hint="Send at least one character or entry.", reason="empty")
+
+
+def overflow(truncate: bool | None) -> dict[str, Any]:
+    """The option for texts that are too long: cut them, refuse them, or as the model's profile has it."""
+    return {} if truncate is None else {"overflow_policy": "truncate_text" if truncate else "error"}
 
 
 def renamed(error: SIEError, items: str) -> SIEError:

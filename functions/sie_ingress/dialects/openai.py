@@ -23,6 +23,7 @@ from sie_ingress.dialects.dialect import (
     check_texts,
     empty,
     one_of,
+    overflow,
     read_json,
     renamed,
 )
@@ -174,21 +175,20 @@ def _options(asked: Embeddings, spec: ModelSpec) -> dict[str, Any]:
         )
     if asked.normalized is not None:
         options["normalize"] = asked.normalized
-    if asked.truncate is False:
-        options["overflow_policy"] = "error"
+    options |= overflow(asked.truncate)
     return options | dimensions(asked.dimensions, spec, "dimensions")
 
 
 def dimensions(wanted: int | None, spec: ModelSpec, field: str) -> dict[str, Any]:
-    """The option for vectors of ``wanted`` dimensions; none where the model's own are wanted.
+    """The option for vectors of ``wanted`` dimensions.
 
     Raises:
         InvalidInputError: the model was not trained for them; lists those it was.
     """
-    if wanted is None or (dense := spec.tasks.dense) is None or wanted == dense.dim:
+    if wanted is None or (dense := spec.tasks.dense) is None:
         return {}
-    if wanted not in dense.dims:
-        allowed = ", ".join(map(str, (*dense.dims, dense.dim)))
+    if wanted not in (known := (*dense.dims, dense.dim)):
+        allowed = ", ".join(map(str, known))
         raise InvalidInputError(
             f"{spec.id} has no vectors of {wanted} dimensions.", field=field, limit=allowed, hint=f"It has {allowed}."
         )

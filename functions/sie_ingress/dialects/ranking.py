@@ -26,12 +26,13 @@ def texts_of(documents: Sequence[Document], fields: Sequence[str] | None = None)
         InvalidInputError: an object has none of them, or one that is not a string; names it.
     """
     return [
-        each if isinstance(each, str) else _text_of(each, fields or ("text",), f"documents[{place}]")
+        each if isinstance(each, str) else text_of(each, fields or ("text",), f"documents[{place}]")
         for place, each in enumerate(documents)
     ]
 
 
-def _text_of(document: dict[str, Any], fields: Sequence[str], name: str) -> str:
+def text_of(document: dict[str, Any], fields: Sequence[str], name: str) -> str:
+    """What is read of one object; ``name``: what errors call it."""
     lines = []
     for field in fields:
         value = document.get(field)
@@ -50,11 +51,10 @@ def _text_of(document: dict[str, Any], fields: Sequence[str], name: str) -> str:
     return "\n".join(lines)
 
 
-def request(query: str, texts: Sequence[str], spec: ModelSpec, *, truncate: bool = True) -> ScoreRequest:
+def request(query: str, texts: Sequence[str], spec: ModelSpec, options: dict[str, Any]) -> ScoreRequest:
     """The score request: for the score before any activation, so that none is lost where many are close to 1."""
-    options: dict[str, Any] = {} if truncate else {"overflow_policy": "error"}
     if spec.tasks.score is not None and spec.tasks.score.kind != "maxsim":
-        options["activation"] = "none"
+        options = options | {"activation": "none"}
     return ScoreRequest(query=Item(text=query), items=[Item(text=text) for text in texts], options=options or None)
 
 

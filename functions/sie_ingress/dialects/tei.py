@@ -25,6 +25,7 @@ from sie_ingress.dialects.dialect import (
     check_texts,
     empty,
     one_of,
+    overflow,
     read_json,
 )
 from sie_ingress.dialects.openai import dimensions
@@ -196,14 +197,14 @@ def _encode(
         options["is_query"] = one_of(asked.prompt_name, PROMPTS, "prompt_name")
     elif (dense := spec.tasks.dense) is not None and (dense.query_prompt or dense.document_prompt):
         instruction = ""  # TEI puts nothing before a text unless it is told to
-    params = EncodeParams(output_types=[output], instruction=instruction, options=options or None)
+    params = EncodeParams([output], instruction, "float32", options or None)
     return EncodeRequest(items=[Item(text=text) for text in texts], params=params)
 
 
 def _overflow(asked: _Choices) -> dict[str, Any]:
-    """A text that is too long is cut at its end; cutting it at its beginning is refused with it."""
+    """A text that is too long is cut at its end; its beginning is never cut, but refused with it."""
     left = one_of(asked.truncation_direction, DIRECTIONS, "truncation_direction")
-    return {"overflow_policy": "error"} if asked.truncate is False or left else {}
+    return overflow(False if left else asked.truncate)
 
 
 def _sparse_written(reply: bytes, _: str) -> bytes:
@@ -229,14 +230,14 @@ def read_rerank(body: bytes, headers: Headers, limits: wire.Limits) -> Asking:
         raise empty("texts", "`texts` cannot be empty")
     check_texts(asked.texts, "texts", limits, limits.max_score_items)
     check_text(asked.query, "query", limits)
-    truncate = not _overflow(asked)
+    options = _overflow(asked)
 
     def ask(spec: ModelSpec) -> Question:
         relevance = (lambda score: score) if asked.raw_scores else ranking.relevance(spec)
         texts = asked.texts if asked.return_text else None
         return Question(
             "score",
-            ranking.request(asked.query, asked.texts, spec, truncate=truncate),
+            ranking.request(asked.query, asked.texts, spec, options),
             lambda reply, _: _ranked(reply, relevance, texts),
         )
 

@@ -12,6 +12,7 @@ import openai
 
 URL, MODEL = sys.argv[1:3]
 TEXTS = ["A cat sits.", "A kitten rests.", "Rates rose."]
+NAMES = [MODEL.upper(), MODEL.rpartition("/")[2], f"default:/{MODEL}", f"{MODEL}:default"]
 KEYS = {"base_url": f"{URL}/v1", "api_key": "none"}
 
 
@@ -50,6 +51,8 @@ def warm(client):
         "usage": create(input=TEXTS).usage.model_dump(),
         "many": [len(many.data), many.usage.prompt_tokens],
         "queries": vectors(create(input=TEXTS, extra_body={"input_type": "query"})),
+        "models": [model.id for model in client.models.list()],
+        "by other names": [len(create(model=name, input="a").data[0].embedding) for name in NAMES],
         "raw": dict(client.embeddings.with_raw_response.create(model=MODEL, input="a").headers),
         "errors": {
             "empty": error(lambda: create(input="")),

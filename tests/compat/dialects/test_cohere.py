@@ -18,6 +18,7 @@ from tests.compat.venvs import run, venv
 
 pytestmark = [pytest.mark.compat, pytest.mark.weights]
 
+COHERE = ("cohere==7.3.1",)
 QUERY = "how many people live in Berlin?"
 TEXTS = ["A cat sits.", "A kitten rests.", "Rates rose."]
 DOCUMENTS = ["Rome is old.", "Berlin has 3.5 million inhabitants.", "Berlin is in Germany."]
@@ -26,7 +27,7 @@ DOCUMENTS = ["Rome is old.", "Berlin has 3.5 million inhabitants.", "Berlin is i
 @cache
 def found(url: str) -> dict[str, Any]:
     """What the client got, once for each server."""
-    made: dict[str, Any] = run(venv("cohere", ("cohere==7.3.1",)), "cohere_client.py", url, RERANKER, DENSE)
+    made: dict[str, Any] = run(venv("cohere", COHERE), "cohere_client.py", url, RERANKER, DENSE)
     return made
 
 

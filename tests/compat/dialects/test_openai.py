@@ -53,6 +53,11 @@ def test_base64_and_numbers_are_the_same_vectors_to_the_last_bit(url: str) -> No
     assert (in_base64 == np.array(embedding("float"), np.float32)).all()
 
 
+def test_models_are_listed_and_go_by_all_their_names(url: str) -> None:
+    assert {DENSE, RANDOM} <= set(found(url)["models"])
+    assert found(url)["by other names"] == [384] * 4
+
+
 def test_shorter_vectors_are_those_of_our_own_route(url: str) -> None:
     ours = native.encode(url, RANDOM, TEXTS, dimensions=8)
     assert ours.shape == (3, 8)

@@ -115,6 +115,7 @@ def test_a_sigmoid_lies_between_0_and_1_and_never_overflows(score: float) -> Non
     [
         ({"query": ""}, "query"),
         ({"query": 3}, "query"),
+        ({"query": {"image": "..."}}, "query"),
         ({"documents": []}, "documents"),
         ({"documents": "one"}, "documents"),
         ({"documents": ["a"] * 1001}, "documents"),

@@ -35,7 +35,8 @@ def written(question: Question, *rows: list[float]) -> dict[str, Any]:
 
 def test_a_request_asks_for_float32_whatever_becomes_of_it() -> None:
     wanted = EncodeRequest(
-        [Item(text="first"), Item(text="second")], EncodeParams(["dense"], options={"is_query": False})
+        [Item(text="first"), Item(text="second")],
+        EncodeParams(["dense"], output_dtype="float32", options={"is_query": False}),
     )
     assert ask(BODY).request == wanted
     assert ask({**BODY, "embedding_types": ["int8", "ubinary"]}).request == wanted
@@ -78,7 +79,7 @@ def test_several_types_come_of_one_request_and_bits_are_signed_in_one_and_not_in
     ("fields", "options"),
     [
         ({"input_type": "search_query"}, {"is_query": True}),
-        ({"truncate": "END"}, {"is_query": False}),
+        ({"truncate": "END"}, {"is_query": False, "overflow_policy": "truncate_text"}),
         ({"truncate": "NONE"}, {"is_query": False, "overflow_policy": "error"}),
         ({"truncate": "START"}, {"is_query": False, "overflow_policy": "error"}),
         ({"output_dimension": 4}, {"is_query": False, "dimensions": 4}),

@@ -81,7 +81,7 @@ def test_every_float32_comes_back_from_its_digits() -> None:
 
 
 def test_shorter_vectors_are_asked_for_where_the_model_was_trained_for_them() -> None:
-    assert ask_with(dimensions=4).request == EncodeRequest([Item(text="a")], params())
+    assert ask_with(dimensions=4).request == EncodeRequest([Item(text="a")], params(options={"dimensions": 4}))
     assert ask_with(dimensions=3).request == EncodeRequest([Item(text="a")], params(options={"dimensions": 3}))
     error = refused({"model": MODEL, "input": "a", "dimensions": 5})
     assert (error.field, error.limit) == ("dimensions", "2, 3, 4")
@@ -96,7 +96,7 @@ def test_shorter_vectors_are_asked_for_where_the_model_was_trained_for_them() ->
         ({"task": "retrieval.query"}, {"is_query": True}),
         ({"task": "text-matching"}, {"is_query": False}),
         ({"truncate": False}, {"overflow_policy": "error"}),
-        ({"truncate": True}, None),
+        ({"truncate": True}, {"overflow_policy": "truncate_text"}),
         ({"normalized": False}, {"normalize": False}),
         ({"user": "somebody", "new_field": [1], "late_chunking": False}, None),
     ],

@@ -35,7 +35,7 @@ EMBED, SPARSE = (partial(tei.read_embed, output=output) for output in ("dense", 
 
 
 def params(*outputs: str, **params: Any) -> EncodeParams:
-    return msgspec.convert({"output_types": outputs or ("dense",), **params}, EncodeParams)
+    return msgspec.convert({"output_types": outputs or ("dense",), "output_dtype": "float32", **params}, EncodeParams)
 
 
 def embed(spec: Any = SPEC, **fields: Any) -> Question:
@@ -53,13 +53,13 @@ def test_vectors_come_in_a_list_even_for_one_text() -> None:
 @pytest.mark.parametrize(
     ("fields", "options"),
     [
-        ({"truncate": True}, {"normalize": True}),
+        ({"truncate": True}, {"normalize": True, "overflow_policy": "truncate_text"}),
         ({"truncate": None}, {"normalize": True}),
         ({"truncate": False}, {"normalize": True, "overflow_policy": "error"}),
         ({"truncation_direction": "Left"}, {"normalize": True, "overflow_policy": "error"}),
         ({"normalize": False}, {"normalize": False}),
         ({"dimensions": 1}, {"normalize": True, "dimensions": 1}),
-        ({"dimensions": 2}, {"normalize": True}),
+        ({"dimensions": 2}, {"normalize": True, "dimensions": 2}),
         ({"prompt_name": "query"}, {"normalize": True, "is_query": True}),
         ({"prompt_name": "passage"}, {"normalize": True, "is_query": False}),
     ],
