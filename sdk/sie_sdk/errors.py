@@ -76,6 +76,7 @@ class SIEError(Exception):
         request_id: str | None = None,
         **details: Any,
     ) -> None:
+        # The one positional argument and the attributes are what an exception pickles and copies by itself.
         super().__init__(message)
         self.message = message
         self.field = field
@@ -87,10 +88,6 @@ class SIEError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions with keyword-only arguments do not pickle by themselves; worker pools need them to.
-        return _rebuild, (type(self), self.to_wire(), self.request_id)
 
     def to_wire(self) -> dict[str, Any]:
         """The ``error`` object of the wire protocol (section 3.1): ``{code, message, param?, limit?, hint?, ...}``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -109,14 +110,16 @@ class ScriptedServer:
     Without a script ``server.computes`` answers whatever it is asked, on as many threads as there are connections.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.script: list[Answer] = []
         self.computes: Callable[[Asked], Answer] | None = None
         self.asked: list[Asked] = []
         self._http = _Quiet(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        if tls is not None:
+            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._http.server_port}"
 
     def __enter__(self) -> ScriptedServer:
         self._thread.start()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -32,11 +35,27 @@ def test_the_module_docstring_draws_every_class() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_an_error_pickles(cls: type[SIEError]) -> None:
+@pytest.mark.parametrize("way", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+def test_an_error_pickles_and_copies_with_all_it_knows(
+    cls: type[SIEError], way: Callable[[SIEError], SIEError]
+) -> None:
     error = made(cls)
-    back = pickle.loads(pickle.dumps(error))
+    error.details |= {"code": "own", "message": "own", "param": "own"}
+    error.add_note("said later")
+    back = way(error)
     assert type(back) is cls
     assert vars(back) == vars(error)
+    assert (str(back), back.args) == (str(error), error.args)
+
+
+def test_an_error_comes_back_from_a_process_pool_as_it_was_raised() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(errors.ModelNotFoundError) as caught:
+        pool.apply(_raise)
+    assert (caught.value.request_id, caught.value.details) == ("r1", {"nearest": ["n"]})
+
+
+def _raise() -> None:
+    raise errors.ModelNotFoundError("No model m.", request_id="r1", nearest=["n"])
 
 
 @pytest.mark.parametrize("cls", CLASSES)
