@@ -82,6 +82,7 @@ async def test_the_list_names_everything_in_whole_oldest_first() -> None:
         ("third", "malformed", "acme", len(BODY)),
     ]
     assert "yesterday" in listed[2]["fault"]
+    assert rows(await sie("--json")) == listed, "a noun without a verb lists"
 
 
 @pytest.mark.usefixtures("broker")

@@ -7,6 +7,7 @@ thousand requests a second on it is what is measured; see bench/ for engines and
 from __future__ import annotations
 
 import random
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
@@ -15,7 +16,7 @@ import click
 from sie_sdk.cli import asked as options
 from sie_sdk.cli import delivery, exits, inputs
 from sie_sdk.cli.load import Load, Tally
-from sie_sdk.cli.progress import Meter, Narrator, Silence, duration
+from sie_sdk.cli.progress import Bar, Meter, Narrator, Silence, duration
 from sie_sdk.cli.server import as_json, asks_server, print_rows
 from sie_sdk.types import Operation
 
@@ -168,16 +169,19 @@ def bench(
     op = op or _operation(client, model)
     pile = _from_file(file) if file else _made_up(words)
     ask = _asker(client, op, model, labels, pool)
-    said: Meter = Silence() if quiet else Meter()
+    shown: Meter = Silence() if quiet else Meter()
 
     def lot(number: int) -> list[str]:
         return [pile[(number * texts + place) % len(pile)] for place in range(texts)]
 
-    ask(lot(0), wait_for_capacity=True, progress=Narrator(said.say))
+    ask(lot(0), wait_for_capacity=True, progress=Narrator(shown.say))
     load = Load(lambda number: ask(lot(number), wait_for_capacity=False), clients, seconds, requests)
     interrupted = False
+    if not quiet and sys.stderr.isatty():
+        shown = Bar(requests, sums_up=False)
     try:
-        load.run()
+        with shown:
+            load.run(shown.reach)
     except KeyboardInterrupt:
         interrupted = True
     tally = load.tally

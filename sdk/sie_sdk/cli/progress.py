@@ -112,10 +112,14 @@ class Log(Meter):
 
 
 class Bar(Meter):
-    """A bar with the number done, the rate and the time left, which goes when the work is over."""
+    """A bar with the number done, the rate and the time left, which goes when the work is over.
 
-    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+    ``sums_up``: a line stays that says how much was done.
+    """
+
+    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic, *, sums_up: bool = True) -> None:
         self._total = total
+        self._sums_up = sums_up
         self._clock = clock
         self._began = self._told = clock()
         self._bars = _bars()
@@ -129,7 +133,7 @@ class Bar(Meter):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
-        if error is None:
+        if error is None and self._sums_up:
             super().say(describe(self._done, None, self._clock() - self._began))
 
     def add(self, count: int) -> None:
