@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-TABLES = ("compare", "from_zero", "warm_path", "engine", "residency", "broker", "stack", "compression")
+TABLES = ("compare", "from_zero", "warm_path", "engine", "residency", "broker", "stack", "compression", "sdk")
 
 
 def main() -> None:
