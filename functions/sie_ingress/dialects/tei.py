@@ -119,7 +119,7 @@ def spoken() -> list[Spoken]:
         "/embed_sparse": (partial(read_embed, output="sparse"), "inputs"),
         "/rerank": (read_rerank, "texts"),
         "/predict": (read_predict, "inputs"),
-        "/similarity": (read_similarity, "inputs.sentences"),
+        "/similarity": (read_similarity, "inputs"),
         "": (read_any, "inputs"),
     }
     return [
@@ -272,7 +272,7 @@ def read_predict(body: bytes, headers: Headers, limits: wire.Limits) -> Asking:
             hint="Send pairs to /rerank, and texts as lists of one: [[first], [second]].",
         )
     texts = _texts([row[0] for row in rows], limits)
-    overflow = _overflow(asked)
+    options = _overflow(asked)
     if asked.raw_scores:
         raise InvalidInputError(
             "raw_scores is not offered here: labels come with probabilities.",
@@ -283,7 +283,7 @@ def read_predict(body: bytes, headers: Headers, limits: wire.Limits) -> Asking:
     def ask(spec: ModelSpec) -> Question:
         if not predicts(spec):
             raise InvalidInputError(f"{spec.id} has no labels for whole texts.", field="route", hint="See GET /info.")
-        request = ExtractRequest([Item(text=text) for text in texts], ExtractParams(options=overflow or None))
+        request = ExtractRequest([Item(text=text) for text in texts], ExtractParams(options=options or None))
         return Question("extract", request, lambda reply, _: _predicted(reply, batch))
 
     return Asking(asked.model, predicts, ask)
