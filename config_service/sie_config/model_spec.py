@@ -258,7 +258,9 @@ def parse(document: Any, *, origin: str) -> ModelSpec:
 
 def _profile_faults(spec: ModelSpec) -> Iterator[str]:
     for name, profile in spec.profiles.items():
-        yield from (f"profiles.{name}.options.{fault}" for fault in runtime_options.faults(profile.options))
+        yield from (
+            f"profiles.{name}.options.{fault}" for fault in runtime_options.faults(profile.options, spec.outputs)
+        )
     if spec.default_profile != DEFAULT and spec.default_profile not in spec.profiles:
         yield f"default_profile: {spec.default_profile} is not among the profiles"
     if spec.default_profile != DEFAULT and DEFAULT in spec.profiles:

@@ -6,13 +6,13 @@ stands where it is read (``sie_bundle.operations``); whoever accepts a request a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
 from sie_sdk.errors import InvalidInputError
-from sie_sdk.types import EncodeParams, EncodeRequest, ExtractRequest, ScoreRequest
+from sie_sdk.types import EncodeRequest, ExtractRequest, OutputDtype, OutputType, ScoreRequest
 from sie_sdk.wire import Request
 
 if TYPE_CHECKING:
@@ -30,19 +30,45 @@ EXTRACT: Final = {
 PARAMS: Final = ("output_types", "output_dtype", "instruction")
 """What a profile gives an encode request as ``params``, so that the request's own come first there too."""
 
-KNOWN: Final = frozenset((*ENCODE, *SCORE, *PARAMS, *(name for names in EXTRACT.values() for name in names)))
-"""Everything that a profile may hold."""
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-def faults(options: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with a profile's options, one line each."""
-    for name in sorted(options.keys() - KNOWN):
-        yield f"{name}: unknown option (known: {', '.join(sorted(KNOWN))})"
-    for name in PARAMS:
+class Options(msgspec.Struct, frozen=True):
+    """Everything that a profile may hold, with its type."""
+
+    is_query: bool | None = None
+    overflow_policy: Literal["default", "truncate_text", "error"] | None = None
+    max_seq_length: Count | None = None
+    normalize: bool | None = None
+    dimensions: Count | None = None
+    output_types: list[OutputType] | None = None
+    output_dtype: OutputDtype | None = None
+    instruction: str | None = None
+    muvera: bool | dict[str, Any] | None = None
+    activation: Literal["none", "sigmoid"] | None = None
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
+    flat_ner: bool | None = None
+    top_k: Count | None = None
+    multi_label: bool | None = None
+    hypothesis_template: str | None = None
+
+
+KNOWN: Final = frozenset(Options.__struct_fields__)
+
+
+def faults(options: Mapping[str, Any], offered: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the options of a profile, one line each; ``offered``: the outputs of its model."""
+    for name in sorted(options):
+        if name not in KNOWN:
+            yield f"{name}: unknown option (known: {', '.join(sorted(KNOWN))})"
+            continue
         try:
-            msgspec.convert({key: value for key, value in options.items() if key == name}, EncodeParams)
+            asked = msgspec.convert({name: options[name]}, Options).output_types or []
         except msgspec.ValidationError as error:
             yield f"{name}: {str(error).partition(' - at ')[0]}"
+        else:
+            yield from (f"{name}: the model has no {output} output" for output in asked if output not in offered)
 
 
 def with_profile(request: Request, spec: ModelSpec) -> Request:

@@ -117,6 +117,12 @@ def test_merged_options_are_the_request_s_own_and_nothing_that_the_operation_doe
     assert added == {name for name in profile if name in runtime_options.ENCODE and name not in own}
 
 
+def test_every_option_that_an_operation_reads_has_a_type_and_no_other_has_one() -> None:
+    read = {*runtime_options.ENCODE, *runtime_options.SCORE, *runtime_options.PARAMS}
+    read |= {name for names in runtime_options.EXTRACT.values() for name in names}
+    assert read == runtime_options.KNOWN
+
+
 def document(**changed: object) -> dict[str, object]:
     written = msgspec.to_builtins(SPEC)
     return {**written, **changed}
@@ -127,6 +133,9 @@ def document(**changed: object) -> dict[str, object]:
     [
         ({"profiles": {"fast": {"options": {"speed": 1}}}}, "profiles.fast.options.speed: unknown option"),
         ({"profiles": {"fast": {"options": {"output_dtype": "int3"}}}}, "profiles.fast.options.output_dtype: Invalid"),
+        ({"profiles": {"fast": {"options": {"normalize": "no"}}}}, "profiles.fast.options.normalize: Expected"),
+        ({"profiles": {"fast": {"options": {"threshold": 2}}}}, "profiles.fast.options.threshold: Expected"),
+        ({"profiles": {"fast": {"options": {"output_types": ["sparse"]}}}}, "the model has no sparse output"),
         ({"profiles": {"fast": {"dims": 1}}}, "profiles"),
         ({"profiles": {"Fast One": {}}}, "profiles"),
         ({"default_profile": "fast"}, "default_profile: fast is not among the profiles"),
