@@ -26,6 +26,7 @@ from sie_config.registry import Registry
 from sie_ingress import answer, parts, published
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.asked_again import AskedAgain
 from sie_ingress.body import read_body
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
@@ -97,6 +98,7 @@ class Inference:
         self._submitter = submitter
         self._answers = answers
         self._settings = settings
+        self._asked_again = AskedAgain()
         self.limits = wire.Limits(
             max_items=settings.max_items,
             max_text_bytes=settings.max_text_bytes,
@@ -121,13 +123,10 @@ class Inference:
         )
         # `Prefer: wait=0` asks for a job, even where the answer is known already.
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key, held != 0)
-        reads_202 = not published.asks(request.scope)
-        if not reads_202:
-            await self._refuse_cold(checked.whole)
-            holds = holds._replace(warm_s=min(holds.warm_s, published.HELD_S))
-        outcome = await self.place(checked, holds)
-        if isinstance(outcome, Job) and not reads_202:
-            raise published.let_go(self._submitter.leaving)
+        if published.asks(request.scope):
+            outcome: Reply | Job = await self._place_published(checked, holds)
+        else:
+            outcome = await self.place(checked, holds)
         if isinstance(outcome, Job):
             return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
@@ -180,11 +179,24 @@ class Inference:
         ]
         return Checked(whole, works, sizes)
 
-    async def _refuse_cold(self, whole: Work) -> None:
-        """Published clients take a 202 for success, so they get 503 and nothing is queued: they send it again."""
+    async def _place_published(self, checked: Checked, holds: Holds) -> Reply:
+        """Published clients take a 202 for success: while cold nothing is queued, and what outlives its hold is let go.
+
+        Raises:
+            ProvisioningError, DeadlineExceededError: they send it again.
+        """
+        whole, works, sizes = checked
         if not self._lanes.live(whole.lane):
             self._submitter.warm_up(whole.lane)
             raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.look_again_s(whole.lane))
+        holds = holds._replace(warm_s=min(holds.warm_s, published.HELD_S))
+        if holds.key is None and (before := self._asked_again.take(whole, works)) is not None:
+            (whole, works), holds = before, holds._replace(key="again")
+        outcome = await self.place(Checked(whole, works, sizes), holds)
+        if isinstance(outcome, Job):
+            self._asked_again.let_go(whole, works)
+            raise published.let_go(self._submitter.leaving)
+        return outcome
 
     async def place(self, checked: Checked, holds: Holds) -> Reply | Job:
         """Submit what its tenant may submit; the answer, or the job it has become.

@@ -81,8 +81,13 @@ def test_a_model_that_cannot_be_loaded_fails_at_once_with_its_kind(client: Clien
     assert error["model"] == ABSENT and outcome.retries == 0
 
 
+@pytest.mark.parametrize(("method", "args"), [("estimate", ["/v1/encode/m", {"items": []}]), ("recommend", ["ocr"])])
+def test_what_is_not_here_is_a_typed_404(client: Client, method: str, args: list[Any]) -> None:
+    assert told(client(method, *args))[:3] == ("RequestError", 404, "NOT_FOUND")
+
+
 def test_an_api_key_is_sent_and_does_no_harm_where_none_is_wanted(client: Client) -> None:
-    told = client.run(call("encode", TINY, HELLO), call("list_models"), api_key="secret")
+    told = client.run(call("encode", TINY, HELLO), call("list_models"), api_key="secret", remote="forbid")
     assert all(outcome.raised is None for outcome in told.outcomes)
 
 

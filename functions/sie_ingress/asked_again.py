@@ -1,0 +1,58 @@
+"""Requests of published clients that were let go while their work went on: sent again, they are the same job.
+
+Such a client sends no key with a request, and after a 504 the same request again. Without this, one that takes longer
+than a request is held would be computed anew each time, behind what is left of itself. Owns the memory of those that
+were let go, of this ingress: another one computes anew. Nothing is looked up, or costs anything, while nobody was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from sie_broker import clock
+from sie_broker.jobs import job_of
+from sie_broker.merge import part_id
+from sie_broker.records import Work
+
+REMEMBERED = 1024
+REMEMBERED_S = 900.0
+"""As long as a published client tries by default."""
+
+
+class AskedAgain:
+    """The jobs of requests that were let go, by what was asked. ``clock``: seconds since the epoch."""
+
+    def __init__(self, clock: Callable[[], float] = clock.now) -> None:
+        self._clock = clock
+        self._jobs: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+
+    def let_go(self, whole: Work, works: list[Work]) -> None:
+        """The caller was told to ask again; its work goes on as job ``whole.id``."""
+        self._jobs[_mark(whole, works)] = whole.id, self._clock() + REMEMBERED_S
+        if len(self._jobs) > REMEMBERED:
+            self._jobs.popitem(last=False)
+
+    def take(self, whole: Work, works: list[Work]) -> tuple[Work, list[Work]] | None:
+        """The same request as the job it was before, which is then forgotten here; None when it is a new one."""
+        if not self._jobs:
+            return None
+        job, until = self._jobs.pop(_mark(whole, works), ("", 0.0))
+        if until < self._clock():
+            return None
+        named = msgspec.structs.replace(whole, id=job)
+        if len(works) == 1:
+            return named, [msgspec.structs.replace(works[0], id=job)]
+        return named, [msgspec.structs.replace(work, id=part_id(job, part)) for part, work in enumerate(works)]
+
+
+def _mark(whole: Work, works: list[Work]) -> bytes:
+    """What was asked, of whom and on whose behalf."""
+    asked = hashlib.blake2b(digest_size=16, person=b"sie-again")
+    asked.update(msgspec.msgpack.encode((whole.op, whole.model, whole.lane, whole.priority, whole.tenant)))
+    for work in works:
+        asked.update(job_of(work).digest)
+    return asked.digest()
