@@ -26,7 +26,7 @@ from sie_ingress.dialects.dialect import (
     overflow,
     read_json,
 )
-from sie_ingress.dialects.openai import INPUT_TYPES, dimensions
+from sie_ingress.dialects.openai import CUTS, INPUT_TYPES, dimensions
 from sie_ingress.dialects.vectors import Writer
 from sie_sdk import results, wire
 from sie_sdk.errors import InvalidInputError
@@ -43,8 +43,6 @@ TYPES: Final[dict[str, tuple[OutputDtype, Writer]]] = {
     "base64": ("float32", vectors.in_base64),
 }
 """``embedding_types``: what becomes of a vector, and how it is written."""
-CUTS: Final = {"end": True, "none": False, "start": False}
-"""``truncate``: whether a text that is too long is cut or refused; its beginning is never cut, but refused with it."""
 
 
 class Content(msgspec.Struct, frozen=True):

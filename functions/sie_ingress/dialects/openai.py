@@ -45,6 +45,8 @@ INPUT_TYPES: Final = {
     "clustering": False,
 }
 """``input_type``, which some compatible clients send: whether the inputs are queries."""
+CUTS: Final = {"end": True, "none": False, "start": False}
+"""``truncate``: whether a text that is too long is cut or refused; its beginning is never cut, but refused with it."""
 FORMATS: Final[dict[str, tuple[OutputDtype, Writer]]] = {
     "float": ("float32", vectors.in_numbers),
     "base64": ("float32", vectors.in_base64),
@@ -62,11 +64,11 @@ class Embeddings(msgspec.Struct, frozen=True):
     dimensions: int | None = None
     encoding_format: str | None = None
     input_type: str | None = None
-    # Jina's
+    # Jina's; `truncate` is NVIDIA's too, which has words for it
     task: str | None = None
     normalized: bool | None = None
     embedding_type: str | list[str] | None = None
-    truncate: bool | None = None
+    truncate: bool | str | None = None
     late_chunking: bool | None = None
 
 
@@ -175,7 +177,8 @@ def _options(asked: Embeddings, spec: ModelSpec) -> dict[str, Any]:
         )
     if asked.normalized is not None:
         options["normalize"] = asked.normalized
-    options |= overflow(asked.truncate)
+    cut = one_of(asked.truncate, CUTS, "truncate") if isinstance(asked.truncate, str) else asked.truncate
+    options |= overflow(cut)
     return options | dimensions(asked.dimensions, spec, "dimensions")
 
 

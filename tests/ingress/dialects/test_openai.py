@@ -95,6 +95,7 @@ def test_shorter_vectors_are_asked_for_where_the_model_was_trained_for_them() ->
         ({"input_type": "search_document"}, {"is_query": False}),
         ({"task": "retrieval.query"}, {"is_query": True}),
         ({"task": "text-matching"}, {"is_query": False}),
+        ({"truncate": "END", "input_type": "passage"}, {"is_query": False, "overflow_policy": "truncate_text"}),
         ({"truncate": False}, {"overflow_policy": "error"}),
         ({"truncate": True}, {"overflow_policy": "truncate_text"}),
         ({"normalized": False}, {"normalize": False}),
@@ -138,6 +139,7 @@ def test_jinas_bits_come_signed_and_unsigned() -> None:
         ({"input": "a", "dimensions": "many"}, "dimensions", "expected int"),
         ({"input": "a", "input_type": "poem"}, "input_type", "not known"),
         ({"input": "a", "task": "poem"}, "task", "not known"),
+        ({"input": "a", "truncate": "MIDDLE"}, "truncate", "not known"),
         ({"input": "a", "late_chunking": True}, "late_chunking", "not offered"),
     ],
 )
