@@ -92,6 +92,6 @@ def _error_of(reason: Exception, server: Server) -> SIEError:
         case httpx.TimeoutException():
             return ConnectionFailedError(f"{server.base_url} did not answer in time ({type(reason).__name__}).")
     return ConnectionFailedError(
-        f"Could not reach {server.base_url}: {str(reason) or type(reason).__name__}.",
+        f"Could not reach {server.base_url}: {str(reason).rstrip('.') or type(reason).__name__}.",
         hint="Check that the server runs there (`sie up` starts one on this machine).",
     )
