@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ import pytest
 CLIENTS = Path(__file__).parent / "clients"
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sie-knative" / "venvs"
-INSTALL_S = 900
+INSTALL_S = 600
 RUN_S = 150
 
 
@@ -45,7 +46,8 @@ def venv(name: str, requirements: Sequence[str], version: str = "3.12") -> Path:
     """
     if (base := interpreter(version)) is None:
         pytest.skip(f"Python {version} was not found; {name} needs it")
-    named = hashlib.sha256("\n".join([base, *requirements]).encode()).hexdigest()[:12]
+    ours = (ROOT / "pyproject.toml").read_text() if "-e" in requirements else ""
+    named = hashlib.sha256("\n".join([base, *requirements, ours]).encode()).hexdigest()[:12]
     folder = CACHE / f"{name}-{named}"
     python = folder / "bin" / "python"
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -53,8 +55,9 @@ def venv(name: str, requirements: Sequence[str], version: str = "3.12") -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _must([base, "-m", "venv", str(folder)])
-            _must([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements])
+            # uv, because it links what environments share: seconds and a tenth of the disk, where pip takes minutes.
+            _uv("venv", "--python", base, str(folder))
+            _uv("pip", "install", "--python", str(python), *requirements)
             (folder / "complete").touch()
     return python
 
@@ -75,6 +78,11 @@ def run(python: Path, script: str, *words: str, **environment: str) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def _must(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+def _uv(*words: str) -> None:
+    # What pip was told of a mirror holds for uv too.
+    told = {"UV_DEFAULT_INDEX": os.environ["PIP_INDEX_URL"]} if "PIP_INDEX_URL" in os.environ else {}
+    command = [sys.executable, "-m", "uv", "--quiet", *words]
+    done = subprocess.run(
+        command, env=os.environ | told, capture_output=True, text=True, timeout=INSTALL_S, check=False
+    )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}\n{done.stderr}"
