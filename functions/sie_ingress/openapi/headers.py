@@ -18,7 +18,10 @@ REQUEST_ID: Final = Parameter(
     "The request's id, in every log line about it; comes back. One of another form than 1 to 128 letters, digits and "
     "`_.:/+=-` is replaced by a new one.",
 )
-TRACE: Final = Parameter("traceparent", "Carried on with the work (W3C Trace Context).")
+TRACE: Final = Parameter(
+    "traceparent", "A trace (W3C Trace Context) that goes on with the work; an invalid one is ignored."
+)
+STATE: Final = Parameter("tracestate", "Goes with the trace; nothing without one.")
 SDK: Final = Parameter(
     "X-SIE-SDK-Version",
     "Sent by published clients, which take every 2xx for success: while no worker is up they get `503 PROVISIONING` "
@@ -52,14 +55,18 @@ PROFILE: Final = Parameter(
 )
 
 EVERYWHERE: Final = (REQUEST_ID,)
-TERMS: Final = (PREFER, IDEMPOTENCY, PRIORITY, TENANT, EXPIRES, POOL, PROFILE, SDK, TRACE)
+TERMS: Final = (PREFER, IDEMPOTENCY, PRIORITY, TENANT, EXPIRES, POOL, PROFILE, SDK, TRACE, STATE)
 
 # -- of replies --------------------------------------------------------------------------------------------------------
 
+_WHOLE = "whole ones but for clients of the platform, which read fractions."
 IDENTITY: Final = (
     Header("X-Request-ID", "The caller's, or a new one.", always=True),
     Header("X-SIE-Request-ID", "The same.", always=True),
-    Header("X-SIE-Server-Version", "This server's version.", always=True),
+    Header("X-SIE-Server-Version", "The version of the published protocol that is spoken.", always=True),
+    Header("X-SIE-Version", "This server's own version.", always=True),
+    Header("traceparent", "The request's trace, if it came with a valid one."),
+    Header("X-Trace-ID", "Its id."),
 )
 COMPUTED: Final = (
     Header("X-SIE-Worker", "Who computed it.", always=True),
@@ -74,11 +81,11 @@ COMPUTED: Final = (
 )
 ASK_AGAIN: Final = (
     Header("Location", "Where the answer will be.", always=True),
-    Header("Retry-After", "Whole seconds until it is expected there.", int, always=True),
+    Header("Retry-After", f"Seconds until it is expected there; {_WHOLE}", float, always=True),
     Header("Preference-Applied", "`wait=N` when it was honoured."),
 )
 CODE: Final = Header("X-SIE-Error-Code", "The code of the error body.", always=True)
-RETRY: Final = Header("Retry-After", "Whole seconds after which trying again makes sense.", int)
+RETRY: Final = Header("Retry-After", f"Seconds after which trying again makes sense; {_WHOLE}", float)
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
