@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import yaml
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -179,10 +179,15 @@ def _written(value: Any) -> Any:
 async def _read(request: Request) -> Resolve:
     media = wire.body_type(request.headers.get("content-type") or wire.JSON)
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise PayloadTooLargeError(f"The body is over {MAX_BODY_BYTES} bytes.", field="body", limit=MAX_BODY_BYTES)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise PayloadTooLargeError(
+                    f"The body is over {MAX_BODY_BYTES} bytes.", field="body", limit=MAX_BODY_BYTES
+                )
+    except ClientDisconnect:
+        raise InvalidInputError("The connection was closed before the end of the body.", field="body") from None
     try:
         decode = msgspec.json.decode if media == wire.JSON else msgspec.msgpack.decode
         return decode(body, type=Resolve)
