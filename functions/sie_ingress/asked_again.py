@@ -1,8 +1,9 @@
-"""Requests of published clients that were let go while their work went on: sent again, they are the same job.
+"""Requests that were let go while their work went on: sent again, they are the same job.
 
-Such a client sends no key with a request, and after a 504 the same request again. Without this, one that takes longer
-than a request is held would be computed anew each time, behind what is left of itself. Owns the memory of those that
-were let go, of this ingress: another one computes anew. Nothing is looked up, or costs anything, while nobody was.
+Published clients, and those of other services (``dialects``), send no key with a request, and after a 503 or 504 the
+same request again. Without this, one that takes longer than a request is held would be computed anew each time, behind
+what is left of itself. Owns the memory of those that were let go, of this ingress: another one computes anew. Nothing
+is looked up, or costs anything, while nobody was.
 """
 
 from __future__ import annotations

@@ -185,18 +185,28 @@ class Inference:
         Raises:
             ProvisioningError, DeadlineExceededError: they send it again.
         """
+        lane = checked.whole.lane
+        if not self._lanes.live(lane):
+            self._submitter.warm_up(lane)
+            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.look_again_s(lane))
+        reply = await self.answered(checked, holds._replace(warm_s=min(holds.warm_s, published.HELD_S)))
+        if reply is None:
+            raise published.let_go(self._submitter.leaving)
+        return reply
+
+    async def answered(self, checked: Checked, holds: Holds) -> Reply | None:
+        """As `place`, for callers that cannot follow a job: None when they are to ask again, and the work goes on.
+
+        The same request asked again is the same job: by its key, or without one by what it asks (``asked_again``).
+        """
         whole, works, sizes = checked
-        if not self._lanes.live(whole.lane):
-            self._submitter.warm_up(whole.lane)
-            raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.look_again_s(whole.lane))
-        holds = holds._replace(warm_s=min(holds.warm_s, published.HELD_S))
         if holds.key is None and (before := self._asked_again.take(whole, works)) is not None:
             (whole, works), holds = before, holds._replace(key="again")
         outcome = await self.place(Checked(whole, works, sizes), holds)
-        if isinstance(outcome, Job):
-            self._asked_again.let_go(whole, works)
-            raise published.let_go(self._submitter.leaving)
-        return outcome
+        if isinstance(outcome, Reply):
+            return outcome
+        self._asked_again.let_go(whole, works)
+        return None
 
     async def place(self, checked: Checked, holds: Holds) -> Reply | Job:
         """Submit what its tenant may submit; the answer, or the job it has become.

@@ -13,13 +13,11 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import clock
-from sie_broker.jobs import Job
 from sie_broker.records import Lane
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
@@ -36,7 +34,6 @@ from sie_ingress.submit import Holds, job_id
 from sie_ingress.terms import Terms, read_terms
 from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import (
-    DeadlineExceededError,
     InvalidInputError,
     NotFoundError,
     ProvisioningError,
@@ -89,24 +86,16 @@ class Dialects:
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(headers.get("prefer"), limit)
         hold_s, key = limit if held is None else held, headers.get("idempotency-key")
-        if gives_up := key is None and (terms.deadline is None or terms.deadline > accepted + hold_s):
-            # Without a key nobody can ask for it again: another try is another work, and this one must not outlive it.
-            terms = msgspec.structs.replace(terms, deadline=accepted + hold_s)
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
         checked, write = await self._checked(spoken, request, headers, terms, own_id, accepted)
-        try:
-            outcome = await self._inference.place(checked, Holds(hold_s, hold_s, key))
-            if isinstance(outcome, Job):
-                raise await self._late(outcome.lane)
-            if outcome.status >= 400:
-                raise refusals.read_error(outcome.status, {"content-type": wire.JSON}, outcome.data)
-        except DeadlineExceededError:
-            if gives_up:
-                raise await self._late(checked.whole.lane) from None
-            raise
-        large = len(outcome.data) > replies.LARGE_BYTES
-        body = await asyncio.to_thread(write, outcome.data, own_id) if large else write(outcome.data, own_id)
-        return Response(body, headers=self._answers.computed(outcome), media_type=wire.JSON)
+        reply = await self._inference.answered(checked, Holds(hold_s, hold_s, key))
+        if reply is None:
+            raise await self._late(checked.whole.lane)
+        if reply.status >= 400:
+            raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
+        large = len(reply.data) > replies.LARGE_BYTES
+        body = await asyncio.to_thread(write, reply.data, own_id) if large else write(reply.data, own_id)
+        return Response(body, headers=self._answers.computed(reply), media_type=wire.JSON)
 
     async def _checked(
         self, spoken: Spoken, request: Request, headers: Headers, terms: Terms, own_id: str, accepted: float

@@ -93,12 +93,19 @@ async def test_tries_with_one_idempotency_key_are_computed_once_however_the_firs
     assert len(desk.computed) == 1
 
 
-async def test_what_was_given_up_without_a_key_is_not_computed_for_nobody(desk: Desk) -> None:
-    cold = await desk.post("/v1/embeddings", EMBEDDINGS, Prefer="wait=0.05")
-    assert cold.status_code == 503
+async def test_tries_without_a_key_are_computed_once_too_as_official_clients_send_none(desk: Desk) -> None:
+    for _ in range(2):
+        cold = await desk.post("/v1/embeddings", EMBEDDINGS, Prefer="wait=0.05")
+        assert cold.status_code == 503
     async with desk.worker():
-        assert (await desk.post("/v1/embeddings", {"model": MODEL, "input": "after"})).status_code == 200
-    assert len(desk.computed) == 1
+        answer = await desk.post("/v1/embeddings", EMBEDDINGS)
+        assert (answer.status_code, len(desk.computed)) == (200, 1)
+        desk.hold.clear()
+        slow = await desk.post("/v1/embeddings", {"model": MODEL, "input": "slow"}, Prefer="wait=0.05")
+        assert slow.status_code == 503
+        desk.hold.set()
+        again = await desk.post("/v1/embeddings", {"model": MODEL, "input": "slow"})
+        assert (again.status_code, len(desk.computed)) == (200, 2)
 
 
 async def test_a_warm_request_that_takes_too_long_is_refused_with_503(here: Desk) -> None:
