@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+import gzip
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -46,7 +48,7 @@ HEADERS = {
     "prefer": ("wait=0", "wait=0.01", "wait=nan", "wait=-1", "wait=1e400", "wait=", "reply", "\xff", "wait=1,wait=2"),
     "idempotency-key": ("", "a", "a" * 5000, "\xff", "0193f0a4-0000-7000-8000-000000000000"),
     "content-length": ("0", "-1", "99999999999999999999", "\xb2", "1e3", "\xff"),
-    "content-encoding": ("gzip", "deflate", "br"),
+    "content-encoding": ("gzip", "deflate", "br", "zstd", "identity", "gzip, gzip", "\xff"),
     "x-sie-priority": ("bulk", "interactive", "urgent", "\xff", ""),
     "x-sie-tenant": ("a", "a" * 129, "\x7f", "", "ä"),
     "x-sie-expires-in": ("1", "0", "nan", "inf", "-1", "1e308", "5e-324", "x", ""),
@@ -88,6 +90,8 @@ ODD_MODELS = (
     "{model}",
 )
 
+PACKED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+
 _METADATA = {"text": "four", "id": "x", "metadata": {"k": [1, {"a": "b", "n": 0.5}], "l": None}}
 RICH = {
     "/v1/encode/org/everything": {
@@ -120,7 +124,7 @@ asked = st.tuples(
     st.sampled_from(("keep", "keep", "keep", "other")),
     st.sampled_from(MEDIA),
 )
-cut = st.sampled_from(("whole", "whole", "whole", "halves", "bytes", "hang up"))
+cut = st.sampled_from(("whole", "whole", "whole", "halves", "bytes", "hang up", "gzip", "deflate"))
 
 
 def request(
@@ -139,6 +143,8 @@ def request(
     if media == "other":
         said["content-type"] = other
     said.update(more)
+    if how in PACKED:
+        body, said["content-encoding"] = PACKED[how](body), how
     target = unquote(sent.target)
     if path == "model" and (parts := target.split("/", 3))[1] == "v1" and len(parts) == 4:
         target = f"/v1/{parts[2]}/{model}"
@@ -157,7 +163,13 @@ def _chunks(body: bytes, how: str) -> list[bytes]:
     if how == "bytes":
         return [*(body[at : at + 1] for at in range(min(len(body), 64))), body[64:]]
     half = len(body) // 2
-    return [body] if how == "whole" else [body[:half], b"", body[half:]] if how == "halves" else [body[:half]]
+    return (
+        [body]
+        if how == "whole" or how in PACKED
+        else [body[:half], b"", body[half:]]
+        if how == "halves"
+        else [body[:half]]
+    )
 
 
 def wrong_with(request: Request, answer: Answer) -> str:
