@@ -1,12 +1,11 @@
 """The official ``openai`` client, synchronous and not: what it makes of the server's answers, as JSON.
 
-openai_embeddings.py URL MODEL [cold]
+openai_embeddings.py URL MODEL [cold TRIES]
 """
 
 import asyncio
 import json
 import sys
-import time
 
 import openai
 
@@ -76,12 +75,12 @@ def shortened(client, model):
 
 
 def main():
-    client = openai.OpenAI(**KEYS)
-    if sys.argv[3:] == ["cold"]:
-        began = time.monotonic()
-        cold = vectors(client.embeddings.create(model=MODEL, input=TEXTS))
-        print(json.dumps({"cold": cold, "seconds": time.monotonic() - began}))
+    if sys.argv[3:4] == ["cold"]:
+        client = openai.OpenAI(**KEYS, max_retries=int(sys.argv[4]))
+        raw = client.embeddings.with_raw_response.create(model=MODEL, input=TEXTS)
+        print(json.dumps({"cold": vectors(raw.parse()), "tries": 1 + raw.retries_taken}))
         return
+    client = openai.OpenAI(**KEYS)
     found = warm(client)
     found["async"] = asyncio.run(asynchronous())
     if sys.argv[3:]:

@@ -15,7 +15,7 @@ from sie_ingress.dialects.token_ids import vocabulary
 from tests.compat.dialects import native
 from tests.compat.every_task import DENSE, RANDOM
 from tests.compat.venvs import run, venv
-from tests.platform import Platform
+from tests.platform import Platform, wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.weights]
 
@@ -100,16 +100,20 @@ def test_langchains_token_arrays_give_the_vectors_of_their_texts(url: str, tmp_p
     assert native.cosines([vectors["query"]], ours[:1]).min() > 0.9999
 
 
-def test_the_first_request_to_a_platform_at_zero_is_answered_without_a_word_about_it(
-    models: Path, tmp_path: Path
+@pytest.mark.parametrize(("held_s", "tries"), [("120", 1), ("1", 20)])
+def test_the_first_request_to_a_platform_at_zero_is_answered_held_or_by_the_clients_own_tries_and_computed_once(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_s: str, tries: int
 ) -> None:
+    monkeypatch.setenv("SIE_REQUEST_TIMEOUT_S", held_s)
     platform = Platform(tmp_path / "state")
     platform.up(0, "--models", str(models))
     try:
         assert platform.workers() == []
-        cold = run(venv("openai", OPENAI), "openai_embeddings.py", platform.url, DENSE, "cold")
-        assert native.cosines(cold["cold"], native.encode(platform.url, DENSE, TEXTS)).min() > 0.9999
-        jobs = httpx.get(f"{platform.url}/metrics", timeout=5).text
-        assert 'code="JOB",operation="embeddings"' not in jobs
+        found = run(venv("openai", OPENAI), "openai_embeddings.py", platform.url, DENSE, "cold", str(tries))
+        assert (found["tries"] == 1) == (tries == 1)
+        wait_until(lambda: platform.computed() == len(TEXTS))
+        assert native.cosines(found["cold"], native.encode(platform.url, DENSE, TEXTS)).min() > 0.9999
+        wait_until(lambda: platform.computed() == 2 * len(TEXTS))
+        assert 'code="JOB",operation="embeddings"' not in httpx.get(f"{platform.url}/metrics", timeout=5).text
     finally:
         platform.down()
