@@ -30,6 +30,13 @@ class Sent(NamedTuple):
     status: int
     operation: dict[str, Any]
 
+    def value(self) -> Any:
+        """What the body says; an empty map where there is none."""
+        if not self.content:
+            return {}
+        packed = self.headers.get("Content-Type") == wire.MSGPACK
+        return (msgspec.msgpack if packed else msgspec.json).decode(self.content)
+
 
 def examples_of(document: dict[str, Any]) -> list[Sent]:
     """Every example in the document's order, deletions last; where a route takes msgpack, in each format."""

@@ -134,7 +134,7 @@ def request(
     which, path, model, media, other = chosen
     sent = corpus[which % len(corpus)]
     said = {name.lower(): value for name, value in sent.headers.items()}
-    value, content_type = _value(sent), said.get("content-type", wire.JSON)
+    value, content_type = sent.value(), said.get("content-type", wire.JSON)
     for change in changes:
         value = mutations.mutated(value, change)
     body = mutations.encoded(value, content_type)
@@ -150,13 +150,6 @@ def request(
         target = f"/v1/{parts[2]}/{model}"
     headers = tuple((name.encode(), value.encode("latin-1", "replace")) for name, value in said.items())
     return Request(sent.method, target, headers, _chunks(body, how), how == "hang up")
-
-
-def _value(sent: Sent) -> Any:
-    if not sent.content:
-        return {}
-    packed = sent.headers.get("Content-Type") == wire.MSGPACK
-    return (msgspec.msgpack if packed else msgspec.json).decode(sent.content)
 
 
 def _chunks(body: bytes, how: str) -> list[bytes]:
@@ -189,8 +182,7 @@ def wrong_with(request: Request, answer: Answer) -> str:
 
 
 def _packed(sent: Sent) -> Sent:
-    content = msgspec.msgpack.encode(msgspec.json.decode(sent.content))
-    return sent._replace(headers={"Content-Type": wire.MSGPACK}, content=content)
+    return sent._replace(headers={"Content-Type": wire.MSGPACK}, content=msgspec.msgpack.encode(sent.value()))
 
 
 def resident() -> int:
