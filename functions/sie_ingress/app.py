@@ -63,7 +63,7 @@ def app(
     """The ASGI application. ``state.event_requests`` of it takes events that come otherwise; ``state.watch`` lets go.
 
     Raises:
-        ConfigurationError: ``reply_sinks`` or ``reply_subjects`` is wrong.
+        ConfigurationError: ``reply_sinks``, ``reply_subjects`` or ``default_models`` is wrong.
     """
     metrics = Metrics()
     answers = Answers(registry, metrics)

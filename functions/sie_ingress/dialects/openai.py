@@ -50,6 +50,8 @@ CUTS: Final = {"end": True, "none": False, "start": False}
 FORMATS: Final[dict[str, tuple[OutputDtype, Writer]]] = {
     "float": ("float32", vectors.in_numbers),
     "base64": ("float32", vectors.in_base64),
+    "int8": ("int8", vectors.in_numbers),
+    "uint8": ("uint8", vectors.in_numbers),
     "binary": ("ubinary", vectors.in_signed_numbers),
     "ubinary": ("ubinary", vectors.in_numbers),
 }

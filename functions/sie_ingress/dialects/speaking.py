@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from sie_broker import clock
 from sie_broker.records import Lane
+from sie_config import model_name
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer
@@ -34,6 +35,7 @@ from sie_ingress.submit import Holds, job_id
 from sie_ingress.terms import Terms, read_terms
 from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import (
+    ConfigurationError,
     InvalidInputError,
     NotFoundError,
     ProvisioningError,
@@ -61,7 +63,7 @@ class Dialects:
         self._answers = answers
         self._settings = settings
         self._tei = tei.spoken()[0]
-        self._defaults = [name.strip() for name in settings.default_models.split(",") if name.strip()]
+        self._defaults = named_models(settings.default_models)
 
     def routes(self) -> list[Route]:
         """In the order in which they are to be tried."""
@@ -167,6 +169,21 @@ class Dialects:
     def _described(self, request: Request) -> ModelSpec:
         name = request.headers.get(MODEL_HEADER) or request.path_params.get("model")
         return self._registry.resolve(name) if name else self._default(lambda spec: True)
+
+
+def named_models(setting: str) -> list[str]:
+    """The names in ``SIE_DEFAULT_MODELS``.
+
+    Raises:
+        ConfigurationError: one of them is none.
+    """
+    names = [name.strip() for name in setting.split(",") if name.strip()]
+    for name in names:
+        try:
+            model_name.parse(name)
+        except InvalidInputError as error:
+            raise ConfigurationError(f"SIE_DEFAULT_MODELS: {error}", field="SIE_DEFAULT_MODELS") from None
+    return names
 
 
 def refuse(spoken: Spoken, error: SIEError) -> Response:

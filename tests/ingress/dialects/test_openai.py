@@ -106,6 +106,11 @@ def test_what_a_request_says_of_its_texts_becomes_options(fields: Any, options: 
     assert ask_with(**fields).request == EncodeRequest([Item(text="a")], params(options=options))
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_eight_bits_a_number_are_asked_of_the_worker(kind: str) -> None:
+    assert ask_with(embedding_type=kind).request == EncodeRequest([Item(text="a")], params(output_dtype=kind))
+
+
 def test_jinas_bits_come_signed_and_unsigned() -> None:
     signed, unsigned = ask_with(embedding_type="binary"), ask_with(embedding_type=["ubinary"])
     assert signed.request == unsigned.request == EncodeRequest([Item(text="a")], params(output_dtype="ubinary"))

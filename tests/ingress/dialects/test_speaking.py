@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from sie_broker.contract import Broker
 from sie_broker.memory import MemoryBroker
-from sie_sdk.errors import BY_CODE
+from sie_ingress.dialects.speaking import named_models
+from sie_sdk.errors import BY_CODE, ConfigurationError
 from tests.conftest import eventually
 from tests.ingress.conftest import EVERYTHING, MODEL, RERANKER, TAGGER, Desk, opened
 
@@ -176,6 +177,13 @@ async def test_a_setting_that_names_what_is_not_in_the_catalogue_does_no_harm(br
         assert (await desk.post("/embed", {"inputs": "abc"})).json() == [[3.0, 1.0]]
         refused = await desk.post("/embed_sparse", {"inputs": "abc"})
     assert (refused.status_code, "SIE_DEFAULT_MODELS" in refused.json()["error"]) == (400, True)
+
+
+def test_a_setting_that_holds_no_names_stops_the_start() -> None:
+    assert named_models("") == []
+    assert named_models(" org/a, b:profile ,") == ["org/a", "b:profile"]
+    with pytest.raises(ConfigurationError, match="SIE_DEFAULT_MODELS"):
+        named_models("org/a:b:c")
 
 
 async def test_where_several_models_could_do_it_the_ways_to_name_one_are_told(here: Desk) -> None:
