@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -47,6 +47,9 @@ class Order(msgspec.Struct, frozen=True):
     blank: formats.Request
     patience: Patience
     terms: Terms
+
+
+Asker: TypeAlias = Callable[[Order, Sequence[Item | str]], Call[Any]]
 
 
 def encode(
@@ -129,6 +132,25 @@ def order(
     return ORDERS[operation](model, patience, Terms(idempotency_key, priority, expire_s, pool or own_pool), **asked)
 
 
+def many(items: Any) -> Sequence[Item | str]:
+    """What a method was given as a list, one item or many.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    if isinstance(items, (str, Item)):
+        return [items]
+    if isinstance(items, (list, tuple)):
+        return items
+    if isinstance(items, (bytes, Mapping)) or not isinstance(items, Iterable):
+        raise InvalidInputError(
+            f"items is a {type(items).__name__}.",
+            field="items",
+            hint="Pass a str or Item(text=...), or a list of them.",
+        )
+    return [*items]
+
+
 def check_width(concurrency: int) -> None:
     """Refuse a number of requests at a time that makes no sense."""
     if concurrency < 1:
@@ -146,19 +168,19 @@ def ask(order: Order, items: Sequence[Item | str], width: int) -> Call[Any]:
     patience = msgspec.structs.replace(order.patience, started=order.patience.now())
     order = msgspec.structs.replace(order, patience=patience)
     parts: list[Any] = yield Together((part(order, chunk) for chunk in cut), width, Tally(len(items), patience.now))
-    return chunks.merged(order.operation, parts, cut)
+    return chunks.merged(order.operation, parts)
 
 
-def part(order: Order, chunk: Chunk) -> Call[Any]:
-    """The request for one chunk of many; its result is its own, but an error is placed in the whole."""
+def part(order: Order, chunk: Chunk, ask: Asker | None = None) -> Call[Any]:
+    """What ``ask`` (by default: one request) makes of one chunk of many; an error is placed in the whole."""
     key, priority = order.terms.idempotency_key, order.terms.priority or "bulk"
     key = key and f"{key}:{chunk.start}-{chunk.stop}"
     terms = msgspec.structs.replace(order.terms, idempotency_key=key, priority=priority)
     try:
         items = chunk.items if order.operation == "encode" else chunk.named
-        return (yield from _one(msgspec.structs.replace(order, terms=terms), items))
+        return (yield from (ask or _one)(msgspec.structs.replace(order, terms=terms), items))
     except SIEError as error:
-        chunks.place(error, chunk)
+        chunks.place(error, chunk.start, chunk.stop)
         raise
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -17,7 +18,8 @@ from sie_sdk.errors import SIEError
 from sie_sdk.types import Item, Operation, PairUsage, Progress, ScoreResult
 
 ITEMS = 256
-"""At most this many items in a chunk: what the server's parts hold, so that it passes a chunk on as one."""
+"""At most this many items in a chunk: what the server's parts hold, so that it passes a chunk on as one. Measured: what
+a text costs the client falls up to here (10 us at 64 in a chunk, 6 at 256) and no further."""
 BYTES = 1024 * 1024
 """At most this many characters and bytes of vectors in a chunk, likewise, unless a single item has more."""
 
@@ -43,15 +45,16 @@ class Chunk(msgspec.Struct, frozen=True):
 class Cutter:
     """Takes items one by one and gives out chunks, each as soon as it is known to be full."""
 
-    def __init__(self, most: int = ITEMS) -> None:
+    def __init__(self, most: int = ITEMS, size: int = BYTES) -> None:
         self._most = most
+        self._most_size = size
         self._start = self._size = 0
         self._items: list[Item | str] = []
 
     def add(self, item: Item | str) -> Chunk | None:
         """Take one; the chunk before it, if that has no room for it."""
         size = _size(item)
-        full = self.rest() if len(self._items) == self._most or self._size + size > BYTES else None
+        full = self.rest() if len(self._items) == self._most or self._size + size > self._most_size else None
         self._items.append(item)
         self._size += size
         return full
@@ -65,16 +68,16 @@ class Cutter:
         return chunk
 
 
-def cut(items: Sequence[Item | str]) -> list[Chunk]:
-    """All of a list, in chunks of about the same number of items."""
-    if len(items) <= ITEMS and sum(map(_size, items)) <= BYTES:
+def cut(items: Sequence[Item | str], most: int = ITEMS, size: int = BYTES) -> list[Chunk]:
+    """All of a list, in chunks of about the same number of items: at most ``most``, of at most ``size``."""
+    if len(items) <= most and sum(map(_size, items)) <= size:
         return [Chunk(0, items)]
-    return [*each(items, -(-len(items) // -(-len(items) // ITEMS)))]
+    return [*each(items, -(-len(items) // -(-len(items) // most)), size)]
 
 
-def each(items: Iterable[Item | str], most: int = ITEMS) -> Iterator[Chunk]:
+def each(items: Iterable[Item | str], most: int = ITEMS, size: int = BYTES) -> Iterator[Chunk]:
     """The chunks of items that come one by one; only the one being filled is held."""
-    cutter = Cutter(most)
+    cutter = Cutter(most, size)
     for item in items:
         if chunk := cutter.add(item):
             yield chunk
@@ -113,30 +116,31 @@ def _named(item: Item | str, place: int) -> Item | str:
     return item
 
 
-def place(error: SIEError, chunk: Chunk) -> None:
+def place(error: SIEError, start: int, stop: int) -> None:
     """Make the error of a chunk one of the whole: ``items[i]`` counts from the first item of all.
 
     ``details["items"]`` is ``[start, stop]``: what is concerned is ``items[start:stop]``.
     """
 
     def shifted(text: str) -> str:
-        return _PLACE.sub(lambda at: f"items[{int(at[1]) + chunk.start}]", text)
+        return _PLACE.sub(lambda at: f"items[{int(at[1]) + start}]", text)
 
     error.message = shifted(error.message)
     error.field = error.field and shifted(error.field)
-    error.details["items"] = [chunk.start, chunk.stop]
+    error.details["items"] = [start, stop]
 
 
-def merged(operation: Operation, results: Sequence[Any], chunks: Sequence[Chunk]) -> Any:
+def merged(operation: Operation, results: Sequence[Any]) -> Any:
     """One result of all chunks' results: lists are joined; scores are ranked anew, with the slowest chunk's timing."""
     if operation != "score":
         return [result for results_of_one in results for result in results_of_one]
     from sie_sdk.replies import ranked
 
     scored: Sequence[ScoreResult] = results
+    starts = accumulate((len(result.scores) for result in scored), initial=0)
     entries = [
-        msgspec.structs.replace(entry, index=entry.index + chunk.start)
-        for result, chunk in zip(scored, chunks, strict=True)
+        msgspec.structs.replace(entry, index=entry.index + start)
+        for result, start in zip(scored, starts, strict=False)
         for entry in result.scores
     ]
     used = [result.usage for result in scored if result.usage]

@@ -140,7 +140,8 @@ class JobMethods(Generic[Http]):
         Args:
             operation: ``encode``, ``score`` (which takes ``query=``) or ``extract``.
             model: a name of ``list_models()``.
-            items: one text or :class:`Item`, or a list of them; as many as one request may hold.
+            items: one text or :class:`Item`, or a list of them. Of over 1000 items or four million characters several
+                jobs are made, which this one joins: its id is theirs, with commas between.
 
         The keywords are those of ``encode``, ``score`` and ``extract``, but for ``wait_for_capacity`` and
         ``concurrency``. ``deadline_s`` is for having the work accepted; how long it takes is not counted.
@@ -183,10 +184,9 @@ class JobMethods(Generic[Http]):
         return self._job(id, operation)
 
     def _submitted(self, order: calls.Order, items: One | Many) -> Call[Any]:
-        one = isinstance(items, (str, Item))
-        many = [items] if isinstance(items, (str, Item)) else items
-        id = yield from jobs.submit(order, many)
-        return self._job(id, order.operation, len(many), one and order.operation != "score")
+        one = isinstance(items, (str, Item)) and order.operation != "score"
+        ids, sizes = yield from jobs.submit(order, calls.many(items))
+        return self._job(",".join(ids), order.operation, sizes, one)
 
     def _job(self, *fields: Any) -> Any:
         raise NotImplementedError

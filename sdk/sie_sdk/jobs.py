@@ -7,14 +7,16 @@ Not here: how its request is built and read (``calls``), the methods that make j
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 from urllib.parse import quote
 
 import msgspec
 
-from sie_sdk import calls, formats, refusals, results
+from sie_sdk import calls, chunks, formats, refusals, results
 from sie_sdk.calls import Order
-from sie_sdk.effects import Call, Cancel, Patience, Reply, Send
+from sie_sdk.chunks import Tally
+from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Together
 from sie_sdk.errors import JobNotFoundError, SIEError, UnexpectedReplyError
 from sie_sdk.settle import follow, is_of_the_server, read, settle
 from sie_sdk.types import Item, JobStatus, Operation, Progress
@@ -33,9 +35,27 @@ Awaited: TypeAlias = "AnyJob[httpx.AsyncClient, T]"
 LOOK_S = 30.0
 """How long one look at a job may take."""
 
+JOB_ITEMS = 1000
+"""At most this many items in a job: what a request to score may hold, and its result fits the server's limit."""
+JOB_BYTES = 4 * 1024 * 1024
+"""At most this many characters and bytes of vectors, likewise."""
+WIDTH = 8
+"""Requests of one call that are under way at a time."""
 
-def submit(order: Order, items: Sequence[Item | str]) -> Call[str]:
-    """Have ``items`` queued; returns the job's id without waiting for the work, even where a worker is idle."""
+
+def submit(order: Order, items: Sequence[Item | str]) -> Call[tuple[list[str], list[int]]]:
+    """Have ``items`` queued, as one job or several; returns ids and numbers of items, and waits for no work."""
+    cut = chunks.cut(items, JOB_ITEMS, JOB_BYTES)
+    sizes = [len(chunk.items) for chunk in cut]
+    if len(cut) == 1:
+        return [(yield from _queued(order, items))], sizes
+    patience = msgspec.structs.replace(order.patience, started=order.patience.now())
+    order = msgspec.structs.replace(order, patience=patience)
+    ids = yield Together((calls.part(order, chunk, _queued) for chunk in cut), WIDTH, Tally(len(items), patience.now))
+    return ids, sizes
+
+
+def _queued(order: Order, items: Sequence[Item | str]) -> Call[str]:
     send = calls.request(order, items)
     send = msgspec.structs.replace(send, headers=send.headers | {"Prefer": "wait=0"})
     reply: Reply = yield from settle(send, order.patience, until_queued=True)
@@ -61,19 +81,21 @@ class AnyJob(Generic[Http, T]):
         client: SIEClient | SIEAsyncClient,
         id: str,
         operation: Operation,
-        asked: int | None = None,
+        sizes: Sequence[int] = (),
         one: bool = False,
     ) -> None:
         self.id = id
         self.operation: Operation = operation
         self._client = client
-        self._asked = asked
+        self._sizes = list(sizes)
         self._one = one
-        self._outcome: Any = None
+        self._parts = [_Part(each, operation) for each in id.split(",")]
+        for part, size, stop in zip(self._parts, self._sizes, accumulate(self._sizes), strict=False):
+            part.asked = (stop - size, stop)
 
     def __reduce__(self) -> tuple[Any, ...]:
         client = self._client
-        return _unpickled, (type(self), client.base_url, client.tenant, self.id, self.operation, self._asked, self._one)
+        return _unpickled, (type(self), client.base_url, client.tenant, self.id, self.operation, self._sizes, self._one)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r}, {self.operation!r})"
@@ -139,42 +161,87 @@ class AnyJob(Generic[Http, T]):
         """
         return self._client._run(self._result(Patience(deadline_s=deadline_s, cancel=cancel)), progress)
 
-    def _look(self, timeout_s: float = LOOK_S) -> Send:
-        return Send(
-            "GET", f"/v1/jobs/{quote(self.id, safe='')}", calls.request_headers(formats.MSGPACK), None, timeout_s
-        )
-
     def _status(self) -> Call[JobStatus]:
-        if self._outcome is None:
-            reply: Reply = yield self._look()
-            if reply.status == 202:
-                return read(reply, results.read_job)
-            self._take(reply)
-        if isinstance(self._outcome, SIEError):
-            return JobStatus(self.id, "failed", message=self._outcome.message)
-        return JobStatus(self.id, "done")
+        looks = [part.status() for part in self._parts if part.outcome is None]
+        told: list[JobStatus] = [(yield from looks[0])] if len(looks) == 1 else (yield Together(looks, WIDTH, _as_told))
+        left = [status for status in told if status.state not in ("done", "failed")]
+        failed = next((part.outcome for part in self._parts if isinstance(part.outcome, SIEError)), None)
+        if failed is not None:
+            return JobStatus(self.id, "failed", message=failed.message)
+        if not left:
+            return JobStatus(self.id, "done")
+        if len(self._parts) == 1:
+            return left[0]
+        message = f"{len(self._parts) - len(left)} of {len(self._parts)} jobs are done."
+        return JobStatus(self.id, left[0].state, left[0].retry_after_s, message)
 
     def _done(self) -> Call[bool]:
         return (yield from self._status()).state in ("done", "failed")
 
     def _result(self, patience: Patience) -> Call[Any]:
-        if self._outcome is None and (patience.deadline_s > 0 or not (yield from self._done())):
-            look = self._look(patience.timeout_s)
-            self._take((yield from follow(self.id, look, patience, items=self._asked or 0)))
-        if isinstance(self._outcome, SIEError):
-            raise self._outcome
-        return self._outcome[0] if self._one else self._outcome
+        if len(self._parts) == 1:
+            result = yield from self._parts[0].result(patience)
+            return result[0] if self._one else result
+        patience = msgspec.structs.replace(patience, started=patience.now())
+        tally = Tally(sum(self._sizes) or None, patience.now)
+        found: list[Any] = yield Together((part.result(patience) for part in self._parts), WIDTH, tally)
+        return chunks.merged(self.operation, found)
+
+
+class _Part:
+    """One job of the server; ``asked`` is its place among all items, where that is known."""
+
+    def __init__(self, id: str, operation: Operation) -> None:
+        self.id = id
+        self.operation = operation
+        self.asked: tuple[int, int] | None = None
+        self.outcome: Any = None
+
+    def status(self) -> Call[JobStatus]:
+        """How it stands; what became of it is kept."""
+        reply: Reply = yield self._look()
+        if reply.status == 202:
+            return read(reply, results.read_job)
+        self._take(reply)
+        return JobStatus(self.id, "failed" if isinstance(self.outcome, SIEError) else "done")
+
+    def result(self, patience: Patience) -> Call[Any]:
+        """What became of it, waited for; without time, only looked for."""
+        if self.outcome is None and (patience.deadline_s > 0 or (yield from self.status()).state == "queued"):
+            count = self.asked[1] - self.asked[0] if self.asked else 0
+            try:
+                self._take((yield from follow(self.id, self._look(patience.timeout_s), patience, items=count)))
+            except SIEError as error:
+                self._place(error)
+                raise
+        if isinstance(self.outcome, SIEError):
+            raise self.outcome
+        return self.outcome
+
+    def _look(self, timeout_s: float = LOOK_S) -> Send:
+        headers = calls.request_headers(formats.MSGPACK)
+        return Send("GET", f"/v1/jobs/{quote(self.id, safe='')}", headers, None, timeout_s)
 
     def _take(self, reply: Reply) -> None:
         """Keep what became of the job, so that it is fetched once; a look that failed is raised."""
         if reply.status < 300:
-            self._outcome = calls.answer(self.operation, reply, self._asked)
+            count = self.asked[1] - self.asked[0] if self.asked else None
+            self.outcome = calls.answer(self.operation, reply, count)
             return
         error = refusals.read_error(reply.status, reply.headers, reply.body)
         error.request_id = reply.request_id
         if is_of_the_server(error) or isinstance(error, (JobNotFoundError, UnexpectedReplyError)):
             raise error
-        self._outcome = error
+        self._place(error)
+        self.outcome = error
+
+    def _place(self, error: SIEError) -> None:
+        if self.asked is not None and self.asked[0] > 0:
+            chunks.place(error, *self.asked)
+
+
+def _as_told(progress: Progress) -> Progress:
+    return progress
 
 
 class Job(AnyJob["httpx.Client", T]):

@@ -152,7 +152,6 @@ class Methods(Generic[Http]):
             SIEError: anything else; the whole tree is in ``sie_sdk.errors``. Of a long list the first error ends all
                 requests, and ``error.details["items"]`` is the ``[start, stop]`` of the one that failed.
         """
-        many = [items] if isinstance(items, (str, Item)) else items
         order = calls.encode(
             model,
             Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
@@ -163,8 +162,8 @@ class Methods(Generic[Http]):
             is_query=is_query,
             options=options,
         )
-        call = calls.ask(order, many, concurrency)
-        return self._run(call if many is items else calls.first(call), progress)
+        call = calls.ask(order, calls.many(items), concurrency)
+        return self._run(calls.first(call) if isinstance(items, (str, Item)) else call, progress)
 
     @overload
     def score(
@@ -215,8 +214,7 @@ class Methods(Generic[Http]):
             instruction=instruction,
             options=options,
         )
-        call = calls.ask(order, [items] if isinstance(items, (str, Item)) else items, concurrency)
-        return self._run(call, progress)
+        return self._run(calls.ask(order, calls.many(items), concurrency), progress)
 
     @overload
     def extract(  # type: ignore[overload-overlap]
@@ -269,7 +267,6 @@ class Methods(Generic[Http]):
             One :class:`ExtractResult` for one item, a list in the items' order for a list. An entity's ``start`` and
             ``end`` count characters of its item's text.
         """
-        many = [items] if isinstance(items, (str, Item)) else items
         order = calls.extract(
             model,
             Patience(wait_for_capacity, deadline_s, self._timeout_s, cancel),
@@ -279,8 +276,8 @@ class Methods(Generic[Http]):
             instruction=instruction,
             options=options,
         )
-        call = calls.ask(order, many, concurrency)
-        return self._run(call if many is items else calls.first(call), progress)
+        call = calls.ask(order, calls.many(items), concurrency)
+        return self._run(calls.first(call) if isinstance(items, (str, Item)) else call, progress)
 
     @overload
     def list_models(self: Blocking) -> list[ModelInfo]: ...

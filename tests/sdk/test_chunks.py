@@ -70,36 +70,35 @@ def test_items_are_known_by_their_place_in_the_whole_unless_they_have_an_id() ->
 
 def test_an_error_of_a_chunk_counts_from_the_first_item_of_all() -> None:
     error = errors.InputTooLongError("items[3].text has 9 bytes.", field="items[3].text", limit=8)
-    chunks.place(error, Chunk(256, ["x"] * 100))
+    chunks.place(error, 256, 356)
     assert (error.message, error.field) == ("items[259].text has 9 bytes.", "items[259].text")
     assert error.details["items"] == [256, 356]
     other = errors.InvalidInputError("params.labels is empty.", field="params.labels")
-    chunks.place(other, Chunk(256, ["x"]))
+    chunks.place(other, 256, 257)
     assert (other.message, other.field) == ("params.labels is empty.", "params.labels")
 
 
 @given(st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_scores_of_chunks_are_ranked_as_those_of_one_request(parts: list[list[int]]) -> None:
-    results, cut, start = [], [], 0
+    results, start = [], 0
     for part in parts:
         order = sorted(range(len(part)), key=lambda index: (-part[index], index))
         entries = [ScoreEntry(f"item-{start + at}", part[at], rank, at) for rank, at in enumerate(order)]
         results.append(ScoreResult(entries, "m", "q", PairUsage(10, len(part)), Timing(total_ms=float(start))))
-        cut.append(Chunk(start, ["x"] * len(part)))
         start += len(part)
-    whole = chunks.merged("score", results, cut)
+    whole = chunks.merged("score", results)
     values = [value for part in parts for value in part]
     order = sorted(range(len(values)), key=lambda index: (-values[index], index))
     assert [(entry.index, entry.item_id) for entry in whole.scores] == [(at, f"item-{at}") for at in order]
     assert [entry.rank for entry in whole.scores] == [*range(len(values))]
     assert (whole.model, whole.query_id) == ("m", "q")
     assert whole.usage == PairUsage(10 * len(parts), len(values))
-    assert whole.timing == Timing(total_ms=float(cut[-1].start))
+    assert whole.timing == results[-1].timing
 
 
 def test_scores_without_usage_or_timing_are_merged_too() -> None:
     one = ScoreResult([ScoreEntry("a", 1.0, 0, 0)])
-    whole = chunks.merged("score", [one, one], [Chunk(0, ["x"]), Chunk(1, ["x"])])
+    whole = chunks.merged("score", [one, one])
     assert (whole.usage, whole.timing) == (None, None)
 
 

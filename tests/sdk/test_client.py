@@ -132,6 +132,21 @@ def test_entities_are_extracted_from_one_text_or_many(server: ScriptedServer, ca
     assert [len(result.entities) for result in call("extract", "m", ["Ada", "b"])] == [1, 0]
 
 
+def test_anything_that_can_be_gone_through_is_a_list(server: ScriptedServer, call: Caller) -> None:
+    server.script = [vectors(2), vectors(2), scores(0.5)]
+    assert len(call("encode", "m", (text for text in ["a", "b"]))) == 2
+    assert len(call("encode", "m", {"a": 1, "b": 2}.keys())) == 2
+    assert len(call("score", "m", "q", iter(["a"])).scores) == 1
+
+
+@pytest.mark.parametrize("items", [{"text": "a"}, b"a", None, 3])
+@pytest.mark.parametrize("method", ["encode", "extract"])
+def test_what_is_neither_an_item_nor_a_list_is_refused_by_name(call: Caller, method: str, items: Any) -> None:
+    with pytest.raises(InvalidInputError, match=f"items is a {type(items).__name__}") as caught:
+        call(method, "m", items)
+    assert caught.value.field == "items"
+
+
 def test_a_query_that_cannot_be_sent_is_named(call: Caller) -> None:
     with pytest.raises(InvalidInputError) as caught:
         call("score", "m", ["query"], ["a"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +25,20 @@ from sie_sdk import (
     SIEAsyncClient,
     SIEClient,
     UnexpectedReplyError,
+    jobs,
 )
 from sie_sdk.errors import SIEError
-from tests.sdk.scripted_server import ScriptedServer, accepted, extracted, refused, scores, vectors
+from tests.sdk.scripted_server import (
+    Answer,
+    Asked,
+    ScriptedServer,
+    accepted,
+    computed,
+    extracted,
+    refused,
+    scores,
+    vectors,
+)
 
 Caller = Callable[..., Any]
 QUEUED = accepted(JobStatus("j1", message="queued"), Retry_After="0.01")
@@ -157,6 +169,86 @@ def test_a_server_that_does_not_queue_is_not_one_of_this_protocol(server: Script
     with pytest.raises(UnexpectedReplyError, match="instead of queueing") as caught:
         call("submit", "encode", "m", ["a"])
     assert caught.value.request_id == "r-ok"
+
+
+# -- long lists --------------------------------------------------------------------------------------------------------
+
+LONG = 2 * jobs.JOB_ITEMS + 500
+
+
+class Queue:
+    """A server that keeps jobs, and answers those of ``ready``."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Asked] = {}
+        self.ready: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, asked: Asked) -> Answer:
+        if asked.method == "POST":
+            with self._lock:
+                id = f"j{len(self.kept)}"
+                self.kept[id] = asked
+            return accepted(JobStatus(id), Retry_After="0.01")
+        id = asked.path.removeprefix("/v1/jobs/")
+        return computed(self.kept[id]) if id in self.ready else accepted(JobStatus(id), Retry_After="0.01")
+
+
+def test_a_long_list_becomes_several_jobs_that_are_one_to_its_caller(
+    server: ScriptedServer, call: Caller, on: Caller
+) -> None:
+    server.computes = queue = Queue()
+    job = call("submit", "encode", "m", [str(i) for i in range(LONG)], idempotency_key="k")
+    assert len(queue.kept) == 3
+    assert {asked.headers["idempotency-key"] for asked in queue.kept.values()} == {
+        "k:0-834",
+        "k:834-1668",
+        "k:1668-2500",
+    }
+    assert on(job, "status").message == "0 of 3 jobs are done."
+    queue.ready |= {"j0", "j1"}
+    assert (on(job, "status").state, on(job, "status").message) == ("queued", "2 of 3 jobs are done.")
+    queue.ready.add("j2")
+    assert on(job, "status") == JobStatus(job.id, "done")
+    told: list[Progress] = []
+    assert [result.dense[0] for result in on(job, "result", progress=told.append)] == [*range(LONG)]
+    assert told == [], "nothing was waited for"
+
+
+def test_several_jobs_are_attached_to_pickled_and_ranked_as_one(
+    server: ScriptedServer, call: Caller, on: Caller
+) -> None:
+    server.computes = queue = Queue()
+    queue.ready = {"j0", "j1", "j2"}
+    job = call("submit", "score", "m", [str(i % 7) for i in range(LONG)], query="0")
+    wanted = on(job, "result")
+    assert [entry.rank for entry in wanted.scores] == [*range(LONG)]
+    assert [entry.index for entry in wanted.scores[:3]] == [6, 13, 20]
+    assert on(pickle.loads(pickle.dumps(job)), "result") == wanted
+    with SIEClient(server.url) as client:
+        assert client.job(job.id, "score").result() == wanted
+
+
+def test_an_error_of_one_of_several_jobs_is_placed_in_the_whole(
+    server: ScriptedServer, call: Caller, on: Caller
+) -> None:
+    queue = Queue()
+    queue.ready = {"j0", "j1", "j2"}
+    failure = refused(InferenceError("items[3] is not finite.", field="items[3]"))
+
+    def compute(asked: Asked) -> Answer:
+        mine = asked.method == "GET" and b"1000" in queue.kept[asked.path.removeprefix("/v1/jobs/")].body
+        return failure if mine else queue(asked)
+
+    server.computes = compute
+    job = call("submit", "encode", "m", [str(i) for i in range(LONG)])
+    with pytest.raises(InferenceError, match=r"items\[837\] is not finite") as caught:
+        on(job, "result")
+    assert (caught.value.field, caught.value.details["items"]) == ("items[837]", [834, 1668])
+    assert on(job, "status").state == "failed"
+
+
+# -- elsewhere ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_job_is_attached_to_by_its_id(server: ScriptedServer) -> None:
