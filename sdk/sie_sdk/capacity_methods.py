@@ -5,7 +5,7 @@ Owns signatures and their documentation, as ``methods`` does for the others. Wha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sie_sdk import capacity
@@ -88,9 +88,13 @@ class CapacityMethods(Generic[Http]):
         return self._run(capacity.wait(model, whose, patience), progress)
 
     @overload
-    def watch(self: Blocking, *, interval_s: float = 1.0, deadline_s: float = 60.0) -> Iterator[Capacity]: ...
+    def watch(
+        self: Blocking, *, interval_s: float = 1.0, deadline_s: float = 60.0
+    ) -> Generator[Capacity, None, None]: ...
     @overload
-    def watch(self: Awaited, *, interval_s: float = 1.0, deadline_s: float = 60.0) -> AsyncIterator[Capacity]: ...
+    def watch(
+        self: Awaited, *, interval_s: float = 1.0, deadline_s: float = 60.0
+    ) -> AsyncGenerator[Capacity, None]: ...
 
     def watch(self, *, interval_s: float = 1.0, deadline_s: float = 60.0) -> Any:
         """The capacity every ``interval_s`` seconds, without end: ``for seen in client.watch()``.

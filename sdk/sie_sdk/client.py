@@ -85,6 +85,9 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
         self._closed = False
         self._leases: set[Any] = set()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r})"
+
     @property
     def base_url(self) -> str:
         """The server's URL, without a final slash."""

@@ -5,7 +5,7 @@ Owns signatures and their documentation, as ``methods`` does for the others. Wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sie_sdk import calls, jobs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 One: TypeAlias = Item | str
-Many: TypeAlias = Sequence[Item | str]
+Many: TypeAlias = Iterable[Item | str]
 Async: TypeAlias = Coroutine[Any, Any, T]
 Blocking: TypeAlias = "JobMethods[httpx.Client]"
 Awaited: TypeAlias = "JobMethods[httpx.AsyncClient]"

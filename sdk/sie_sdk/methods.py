@@ -6,7 +6,7 @@ clients themselves and the life of their connections (``client``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sie_sdk import calls
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 One: TypeAlias = Item | str
-Many: TypeAlias = Sequence[Item | str]
+Many: TypeAlias = Iterable[Item | str]
 Async: TypeAlias = Coroutine[Any, Any, T]
 Blocking: TypeAlias = "Methods[httpx.Client]"
 Awaited: TypeAlias = "Methods[httpx.AsyncClient]"

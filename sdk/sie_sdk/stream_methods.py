@@ -6,7 +6,7 @@ Owns signatures and their documentation, as ``methods`` does for the others. How
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack, overload
 
@@ -35,11 +35,11 @@ class StreamMethods(Generic[Http]):
     @overload
     def encode_stream(
         self: Blocking, model: str, items: Iterable[One], **keywords: Unpack[EncodeKeywords]
-    ) -> Iterator[EncodeResult]: ...
+    ) -> Generator[EncodeResult, None, None]: ...
     @overload
     def encode_stream(
         self: Awaited, model: str, items: Iterable[One] | AsyncIterable[One], **keywords: Unpack[EncodeKeywords]
-    ) -> AsyncIterator[EncodeResult]: ...
+    ) -> AsyncGenerator[EncodeResult, None]: ...
 
     def encode_stream(self, model: str, items: Any, **keywords: Unpack[EncodeKeywords]) -> Any:
         """The results of any number of items, in their order: ``for result in client.encode_stream(model, lines)``.
@@ -56,7 +56,7 @@ class StreamMethods(Generic[Http]):
         chunk has its own too, made of it and the chunk's place.
 
         Returns:
-            An iterator of :class:`EncodeResult`, one per item; the async client's for ``async for``.
+            A generator of :class:`EncodeResult`, one per item; the async client's for ``async for``.
 
         Raises:
             SIEError: as ``encode``, when the results before it were taken; ``error.details["items"]`` are the first and
@@ -67,11 +67,11 @@ class StreamMethods(Generic[Http]):
     @overload
     def extract_stream(
         self: Blocking, model: str, items: Iterable[One], **keywords: Unpack[ExtractKeywords]
-    ) -> Iterator[ExtractResult]: ...
+    ) -> Generator[ExtractResult, None, None]: ...
     @overload
     def extract_stream(
         self: Awaited, model: str, items: Iterable[One] | AsyncIterable[One], **keywords: Unpack[ExtractKeywords]
-    ) -> AsyncIterator[ExtractResult]: ...
+    ) -> AsyncGenerator[ExtractResult, None]: ...
 
     def extract_stream(self, model: str, items: Any, **keywords: Unpack[ExtractKeywords]) -> Any:
         """What ``extract`` finds in any number of items, in their order; otherwise as :meth:`encode_stream`."""

@@ -288,6 +288,10 @@ def test_nobody_listening_is_a_connection_error() -> None:
     assert caught.value.request_id
 
 
+def test_a_client_shows_where_it_goes_and_not_its_key() -> None:
+    assert repr(SIEClient("http://here:1/", api_key="secret")) == "SIEClient('http://here:1')"
+
+
 def test_a_closed_client_says_so(server: ScriptedServer) -> None:
     client = SIEClient(server.url)
     client.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from typing import assert_type
 
 from sie_sdk import (
     AsyncJob,
+    Capacity,
     EncodeResult,
     ExtractResult,
     Item,
@@ -18,6 +20,7 @@ from sie_sdk import (
     ScoreResult,
     SIEAsyncClient,
     SIEClient,
+    WorkerInfo,
 )
 
 
@@ -38,6 +41,12 @@ def blocking(client: SIEClient) -> None:
     assert_type(client.submit("extract", "m", ["one"], labels=["person"]), Job[list[ExtractResult]])
     assert_type(client.job("id", "score").result(), ScoreResult)
     assert_type(client.job("id").status(), JobStatus)
+    assert_type(client.encode("m", (text for text in ["one"]), concurrency=2), list[EncodeResult])
+    assert_type([*client.encode_stream("m", iter(["one"]), is_query=False)], list[EncodeResult])
+    assert_type([*client.extract_stream("m", ["one"], labels=["person"])], list[ExtractResult])
+    assert_type(client.get_capacity(), Capacity)
+    assert_type(client.wait_for_capacity("m", pool="p", deadline_s=5).ready(), list[WorkerInfo])
+    assert_type([*client.watch(interval_s=0.1)], list[Capacity])
     assert_type(client.list_models(), list[ModelInfo])
     assert_type(client.get_model("m"), ModelInfo)
     assert_type(client.create_pool("p", {"cpu": 1}, minimum_worker_count=1), PoolInfo)
@@ -53,6 +62,10 @@ def blocking(client: SIEClient) -> None:
         assert_type(entered, SIEClient)
 
 
+async def texts() -> AsyncIterator[str]:
+    yield "one"
+
+
 async def awaited(client: SIEAsyncClient) -> None:
     assert_type(await client.encode("m", "text"), EncodeResult)
     assert_type(await client.encode("m", Item(text="text"), wait_for_capacity=False), EncodeResult)
@@ -65,6 +78,10 @@ async def awaited(client: SIEAsyncClient) -> None:
     assert_type(await job.result(), list[EncodeResult])
     assert_type(await job.done(), bool)
     assert_type(client.job("id", "extract"), AsyncJob[list[ExtractResult]])
+    assert_type([result async for result in client.encode_stream("m", texts())], list[EncodeResult])
+    assert_type([result async for result in client.extract_stream("m", ["one"])], list[ExtractResult])
+    assert_type(await client.wait_for_capacity("m"), Capacity)
+    assert_type([seen async for seen in client.watch()], list[Capacity])
     assert_type(await client.list_models(), list[ModelInfo])
     assert_type(await client.get_model("m"), ModelInfo)
     assert_type(await client.create_pool("p", {"cpu": 1}), PoolInfo)
@@ -86,6 +103,8 @@ def wrong(client: SIEClient) -> None:
     client.extract("m", "text", labels=[3])  # type: ignore[list-item]
     client.submit("score", "m", ["one"])  # type: ignore[call-overload]
     client.submit("decode", "m", ["one"])  # type: ignore[call-overload]
+    client.encode_stream("m", ["text"], is_qery=True)  # type: ignore[call-arg]
+    client.encode_stream("m", asyncio.Queue())  # type: ignore[arg-type]
     client.get_model(3)  # type: ignore[arg-type]
     client.create_pool("p", {"cpu": "one"})  # type: ignore[dict-item]
     client.pool("p", ttl="60")  # type: ignore[call-arg]
