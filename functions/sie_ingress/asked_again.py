@@ -33,17 +33,24 @@ class AskedAgain:
 
     def let_go(self, whole: Work, works: list[Work]) -> None:
         """The caller was told to ask again; its work goes on as job ``whole.id``."""
-        self._jobs[_mark(whole, works)] = whole.id, self._clock() + REMEMBERED_S
+        mark = _mark(whole, works)
+        self._jobs[mark] = whole.id, self._clock() + REMEMBERED_S
+        self._jobs.move_to_end(mark)
         if len(self._jobs) > REMEMBERED:
             self._jobs.popitem(last=False)
 
-    def take(self, whole: Work, works: list[Work]) -> tuple[Work, list[Work]] | None:
-        """The same request as the job it was before, which is then forgotten here; None when it is a new one."""
-        if not self._jobs:
+    def answered(self, whole: Work, works: list[Work]) -> None:
+        """Its answer was given out: the same once more is a request of its own."""
+        if self._jobs:
+            self._jobs.pop(_mark(whole, works), None)
+
+    def before(self, whole: Work, works: list[Work]) -> tuple[Work, list[Work]] | None:
+        """The same request as the job that it was before; None when it is a new one."""
+        while self._jobs and next(iter(self._jobs.values()))[1] < self._clock():
+            self._jobs.popitem(last=False)
+        if not self._jobs or (known := self._jobs.get(_mark(whole, works))) is None:
             return None
-        job, until = self._jobs.pop(_mark(whole, works), ("", 0.0))
-        if until < self._clock():
-            return None
+        job, _ = known
         named = msgspec.structs.replace(whole, id=job)
         if len(works) == 1:
             return named, [msgspec.structs.replace(works[0], id=job)]

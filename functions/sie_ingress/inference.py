@@ -200,10 +200,11 @@ class Inference:
         The same request asked again is the same job: by its key, or without one by what it asks (``asked_again``).
         """
         whole, works, sizes = checked
-        if holds.key is None and (before := self._asked_again.take(whole, works)) is not None:
+        if holds.key is None and (before := self._asked_again.before(whole, works)) is not None:
             (whole, works), holds = before, holds._replace(key="again")
         outcome = await self.place(Checked(whole, works, sizes), holds)
         if isinstance(outcome, Reply):
+            self._asked_again.answered(whole, works)
             return outcome
         self._asked_again.let_go(whole, works)
         return None

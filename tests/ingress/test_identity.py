@@ -35,11 +35,17 @@ async def test_answers_of_every_kind_name_the_request_both_versions_and_the_trac
         result = await desk.encode("a", traceparent=TRACE)
     cold = await desk.encode("b", traceparent=TRACE)
     job = await desk.client.get(cold.headers["location"], headers={"traceparent": TRACE})
+    async with desk.worker():
+        done = await desk.client.get(cold.headers["location"], headers={"traceparent": TRACE, "Prefer": "wait=10"})
     wrong = await desk.client.get("/nowhere", headers={"traceparent": TRACE})
     method = await desk.client.put(ROUTE, headers={"traceparent": TRACE})
     refused = await desk.post(ROUTE, {"items": []}, traceparent=TRACE)
-    answers = [result, cold, job, wrong, method, refused]
-    assert [answer.status_code for answer in answers] == [200, 202, 202, 404, 405, 400]
+    answers = [result, cold, job, done, wrong, method, refused]
+    assert [answer.status_code for answer in answers] == [200, 202, 202, 200, 404, 405, 400]
+    for answer in (result, done):
+        assert answer.headers["x-sie-worker"] and answer.headers["x-sie-model-revision"] == "0"
+        assert float(answer.headers["x-total-time"]) == 5.25
+        assert answer.headers["x-sie-units-input-tokens"] == "1"
     for answer in answers:
         assert answer.headers["x-request-id"] == answer.headers["x-sie-request-id"]
         assert answer.headers["x-sie-server-version"] == PROTOCOL_VERSION

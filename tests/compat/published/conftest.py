@@ -14,13 +14,16 @@ from sie_config import catalog
 from tests import tiny_model
 from tests.compat import every_task
 from tests.compat.published.remote import Client, Flavour, Remote
-from tests.compat.venvs import venv
+from tests.compat.venvs import INSTALL_S, RUN_S, venv
 from tests.e2e.conftest import SPEC, serving
 from tests.golden import random_models
 from tests.golden.checkpoints import checkpoint
 from tests.platform import Platform
 
 VERSION = "0.10.1"
+# The first test makes the environment.
+WITHOUT_WEIGHTS = [pytest.mark.compat, pytest.mark.timeout(INSTALL_S + RUN_S)]
+DRIVEN = [*WITHOUT_WEIGHTS, pytest.mark.weights]
 Post = Callable[[str, str, dict[str, Any]], Any]
 TINY, ABSENT, CLASSIFIER = "test/tiny", "test/absent", "test/classifier"
 COLBERT = "answerdotai/answerai-colbert-small-v1"

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tests.compat.every_task import RERANKER, TAGGER
-from tests.compat.published.conftest import TINY, VERSION
+from tests.compat.published.conftest import DRIVEN, TINY, VERSION
 from tests.compat.published.remote import Call, Client, Flavour, Outcome, Remote, array, call
 from tests.e2e.conftest import serving
 from tests.platform import Platform, wait_until
 
-pytestmark = pytest.mark.compat
+pytestmark = DRIVEN
 
 HELLO = {"text": "hello"}
 LEASE_S = "3"

@@ -11,11 +11,11 @@ import pytest
 
 from sie_config import catalog
 from tests.compat.every_task import DENSE, RANDOM
-from tests.compat.published.conftest import TINY, VERSION, Post
+from tests.compat.published.conftest import DRIVEN, TINY, VERSION, Post
 from tests.compat.published.remote import Client, array, call
 from tests.golden import golden
 
-pytestmark = pytest.mark.compat
+pytestmark = DRIVEN
 
 TEXTS = ["A cat sits on the mat.", "", "Zażółć gęślą jaźń 東京 😀\x00\u202e", "word " * 700, "A cat sits on the mat."]
 CLOSE = 0.02

@@ -9,10 +9,10 @@ import pytest
 
 from sie_local.ports import free_port
 from tests.compat.every_task import DENSE, RERANKER, TAGGER
-from tests.compat.published.conftest import ABSENT, TINY
+from tests.compat.published.conftest import ABSENT, DRIVEN, TINY
 from tests.compat.published.remote import Client, Outcome, Remote, call
 
-pytestmark = pytest.mark.compat
+pytestmark = DRIVEN
 
 HELLO = {"text": "hello"}
 

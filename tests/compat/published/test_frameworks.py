@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.compat.every_task import DENSE, RANDOM, RERANKER, TAGGER
-from tests.compat.published.conftest import CLASSIFIER, VERSION, Post
-from tests.compat.venvs import INSTALL_S, RUN_S, run, venv
+from tests.compat.published.conftest import CLASSIFIER, DRIVEN, VERSION, Post
+from tests.compat.venvs import run, venv
 from tests.platform import MODEL
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(INSTALL_S + RUN_S)]
+pytestmark = DRIVEN
 
 EXPORTS = {
     "langchain": {"SIEEmbeddings", "SIESparseEncoder", "SIEReranker", "SIEExtractor"},

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.compat.published.conftest import TINY
+from tests.compat.published.conftest import DRIVEN, TINY
 from tests.compat.published.remote import Client, Flavour, Remote, array, call
 from tests.platform import Platform
 
-pytestmark = pytest.mark.compat
+pytestmark = DRIVEN
 
 HELLO = {"text": "hello"}
 

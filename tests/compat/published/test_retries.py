@@ -20,10 +20,11 @@ from sie_sdk.errors import (
     SIEError,
     UnavailableError,
 )
+from tests.compat.published.conftest import WITHOUT_WEIGHTS
 from tests.compat.published.remote import Client, Flavour, Remote
 from tests.compat.published.scripted import Scripted, serving
 
-pytestmark = pytest.mark.compat
+pytestmark = WITHOUT_WEIGHTS
 
 HELLO = {"text": "hello"}
 CALLS: dict[str, list[Any]] = {"encode": ["m", HELLO], "score": ["m", HELLO, [HELLO]], "extract": ["m", HELLO]}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.compat.every_task import DENSE, RERANKER, TAGGER
-from tests.compat.published.conftest import CLASSIFIER, COLBERT, Post
+from tests.compat.published.conftest import CLASSIFIER, COLBERT, DRIVEN, Post
 from tests.compat.published.remote import Client, array, as_array, binary, call
 from tests.golden import golden
 
-pytestmark = pytest.mark.compat
+pytestmark = DRIVEN
 
 QUERY = {"text": "how many people live in Berlin?", "id": "q"}
 PASSAGES = ["Rome is old.", "Berlin has 3.5 million inhabitants.", "", "Berlin is a city."]
