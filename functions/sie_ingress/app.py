@@ -36,7 +36,7 @@ from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Submitter
 from sie_ingress.watch import Watch
-from sie_sdk.errors import SIEError, UnavailableError
+from sie_sdk.errors import PoolsUnsupportedError, SIEError, UnavailableError
 
 
 class Readiness:
@@ -95,7 +95,7 @@ def app(
             *(Route(path, alive, methods=["GET"]) for path in ("/healthz", "/livez")),
             Route("/readyz", readiness.__call__, methods=["GET"]),
             Route("/metrics", metrics.page, methods=["GET"]),
-            *OpenApi(registry, settings).routes(),
+            *OpenApi(registry, settings, () if pools.assigns else (PoolsUnsupportedError,)).routes(),
         ],
         middleware=[
             Middleware(Counted, metrics),

@@ -59,7 +59,7 @@ class Pools:
         self._registry = registry
         self._lanes = lanes
         self._table = table
-        self._assigns = assigns
+        self.assigns = assigns
         self._clock = clock
         self._changed = asyncio.Event()
 
@@ -183,7 +183,7 @@ class Pools:
         return answer.json({"message": f"Pool {name} is deleted."})
 
     def _refuse_in_one_process(self) -> None:
-        if not self._assigns:
+        if not self.assigns:
             raise PoolsUnsupportedError(
                 "This server is one process and has no workers to assign.",
                 hint="Start the platform with `sie up`, or leave the pool out.",

@@ -19,6 +19,7 @@ from sie_ingress.openapi.described import DESCRIBED
 from sie_ingress.openapi.operation import MODEL
 from sie_ingress.openapi.routes import served
 from sie_ingress.settings import Settings
+from sie_sdk.errors import PoolsUnsupportedError
 from tests.ingress.conftest import SPEC, SPECS, Desk, opened
 from tests.openapi_examples import Sent, examples_of, failures
 
@@ -85,6 +86,13 @@ def test_without_a_model_for_it_an_example_is_left_out() -> None:
     validate(described)
     score = described["paths"]["/v1/score/{model}"]["post"]
     assert "x-examples" not in score
+
+
+def test_what_an_application_has_nothing_to_do_with_is_refused_in_its_examples_too() -> None:
+    routes = document.Routes(list(DESCRIBED), DESCRIBED, (PoolsUnsupportedError,))
+    paths = document.build(routes, Settings(), SPECS)["paths"]
+    assert [each["status"] for each in paths["/v1/pools"]["post"]["x-examples"]] == [501]
+    assert [each["status"] for each in paths["/v1/pools"]["get"]["x-examples"]] == [200]
 
 
 def test_the_limits_of_the_settings_in_force_are_in_the_document() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,11 +43,14 @@ class Routes(NamedTuple):
 
     served: Sequence[tuple[str, str]]
     described: Described
+    refused: Collection[type[SIEError]] = ()
+    """Errors with which this application answers all that may end with them: it has nothing to do it with."""
 
 
 def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> dict[str, Any]:
     """The document of the served routes that are described; ``models`` give the examples their names."""
-    operations = {key: operation for key, operation in routes.described.items() if key in set(routes.served)}
+    known = set(routes.served)
+    operations = {key: _here(each, routes.refused) for key, each in routes.described.items() if key in known}
     kinds = [kind for operation in operations.values() for kind in _kinds(operation)]
     schema_of, components = schemas.of(kinds, settings)
     writer = _Writer(schema_of, _by_output(models))
@@ -69,6 +72,17 @@ def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> di
         "paths": dict(paths),
         "components": {"schemas": components, "headers": writer.shared_headers(), **shared},
     }
+
+
+def _here(operation: Operation, refused: Collection[type[SIEError]]) -> Operation:
+    """The operation as this application does it."""
+    for error in refused:
+        if error in operation.errors:
+            examples = tuple(
+                msgspec.structs.replace(each, status=error.status) for each in operation.examples if each.status < 400
+            )
+            operation = msgspec.structs.replace(operation, examples=examples)
+    return operation
 
 
 def _kinds(operation: Operation) -> Iterable[Said]:

@@ -5,11 +5,12 @@ Owns the two answers and when they are made: on first use, and again when the ca
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
@@ -19,9 +20,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from sie_config.registry import Registry
 from sie_ingress.settings import Settings
 from sie_sdk import wire
-
-if TYPE_CHECKING:
-    pass
+from sie_sdk.errors import SIEError
 
 _PAGE = Path(__file__).parent / "docs.html"
 _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
@@ -48,11 +47,12 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class OpenApi:
-    """The two routes of an application with these settings."""
+    """The two routes of an application. ``refused``: see `document.Routes`."""
 
-    def __init__(self, registry: Registry, settings: Settings) -> None:
+    def __init__(self, registry: Registry, settings: Settings, refused: Collection[type[SIEError]] = ()) -> None:
         self._registry = registry
         self._settings = settings
+        self._refused = refused
         self._document: tuple[int, Page] | None = None
         self._page: Page | None = None
 
@@ -67,14 +67,17 @@ class OpenApi:
         """The document of the application that was asked."""
         epoch = self._registry.epoch
         if self._document is None or self._document[0] != epoch:
-            # Imported here: the descriptions are nothing that work waits for.
-            from sie_ingress.openapi import document
-            from sie_ingress.openapi.described import DESCRIBED
-
-            routes = document.Routes(served(request.app.routes), DESCRIBED)
-            built = document.build(routes, self._settings, self._registry.specs())
-            self._document = epoch, _page_of(msgspec.json.encode(built), wire.JSON)
+            self._document = epoch, await asyncio.to_thread(self._made, served(request.app.routes))
         return self._document[1].answer(request)
+
+    def _made(self, routes: list[tuple[str, str]]) -> Page:
+        # Imported here: the descriptions are nothing that work waits for.
+        from sie_ingress.openapi import document
+        from sie_ingress.openapi.described import DESCRIBED
+
+        about = document.Routes(routes, DESCRIBED, self._refused)
+        built = document.build(about, self._settings, self._registry.specs())
+        return _page_of(msgspec.json.encode(built), wire.JSON)
 
     async def docs(self, request: Request) -> Response:
         """The page; it asks for ``openapi.json`` and for nothing outside of this server."""
