@@ -70,6 +70,7 @@ class Embeddings(msgspec.Struct, frozen=True):
     task: str | None = None
     normalized: bool | None = None
     embedding_type: str | list[str] | None = None
+    encoding_type: str | None = None
     truncate: bool | str | None = None
     late_chunking: bool | None = None
 
@@ -153,6 +154,8 @@ def texts_of(given: str | Sequence[Any], tokenizer: str) -> list[str]:
 
 def _format(asked: Embeddings) -> tuple[OutputDtype, Writer]:
     kind, field = asked.embedding_type, "embedding_type"
+    if asked.encoding_type is not None:  # as LlamaIndex has it
+        kind, field = asked.encoding_type, "encoding_type"
     if kind is None:
         kind, field = asked.encoding_format or "float", "encoding_format"
         return one_of(kind, {name: FORMATS[name] for name in ("float", "base64")}, field)

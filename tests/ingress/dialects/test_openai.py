@@ -106,6 +106,11 @@ def test_what_a_request_says_of_its_texts_becomes_options(fields: Any, options: 
     assert ask_with(**fields).request == EncodeRequest([Item(text="a")], params(options=options))
 
 
+def test_llamaindexs_word_for_the_type_is_read_too() -> None:
+    assert ask_with(encoding_type="ubinary").request == ask_with(embedding_type="ubinary").request
+    assert refused({"input": "a", "encoding_type": "int4"}).field == "encoding_type"
+
+
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_eight_bits_a_number_are_asked_of_the_worker(kind: str) -> None:
     assert ask_with(embedding_type=kind).request == EncodeRequest([Item(text="a")], params(output_dtype=kind))
