@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -114,6 +115,33 @@ def test_an_ingress_that_stops_or_dies_while_they_wait_is_waited_for(
         outcome = asked.result(120)
     assert len(outcome.result) == 24
     assert outcome.retries >= 1
+
+
+def test_a_request_that_takes_longer_than_it_is_held_is_computed_once_and_answered(
+    remote: Remote, flavour: Flavour, models: Path
+) -> None:
+    texts = [{"text": f"word {place} " * 150, "id": str(place)} for place in range(12)]
+    with serving("--models", str(models), SIE_REQUEST_TIMEOUT_S="0.5") as url:
+        client = Client(remote, flavour, url)
+        client("extract", TAGGER, HELLO)
+        before = computed(url)
+        outcome = client("extract", TAGGER, texts)
+        assert [one["id"] for one in outcome.result] == [str(place) for place in range(12)]
+        assert outcome.retries >= 1
+        assert computed(url) - before == 12
+
+
+def computed(url: str) -> int:
+    """Texts computed; a heartbeat tells it a moment later."""
+    rows: list[int] = []
+
+    def steady() -> bool:
+        rows.append(sum(each["texts_computed"] for each in httpx.get(f"{url}/health").json()["workers"]))
+        time.sleep(0.5)
+        return rows[-4:] == [rows[-1]] * 4
+
+    wait_until(steady)
+    return rows[-1]
 
 
 def test_a_single_process_that_is_told_to_stop_answers_what_it_has_in_hand(
