@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -26,7 +26,7 @@ from sie_bundle.presence import Presence
 from sie_config import runtime_options
 from sie_config.registry import Registry, lane_of
 from sie_sdk import refusals, wire
-from sie_sdk.errors import SIEError, UnavailableError, UnsupportedMediaTypeError
+from sie_sdk.errors import InvalidInputError, SIEError, UnavailableError, UnsupportedMediaTypeError
 
 DEMAND = "dev.sie.work.available.v1"
 SESSION = "dev.sie.work.session.v1"
@@ -62,7 +62,10 @@ class Door:
                 field="Content-Type",
                 hint="Send each in a request of its own, or the batch to POST /v1/events of the ingress.",
             )
-        (event,) = binding.from_http(request.headers, await request.body())
+        try:
+            (event,) = binding.from_http(request.headers, await request.body())
+        except ClientDisconnect:
+            raise InvalidInputError("The connection was closed before the end of the body.", field="body") from None
         if event.get_type() == DEMAND:
             return _answered(request, await self._session(request, event), 200, {})
         return await self._infer(request, event)
