@@ -38,6 +38,9 @@ HOLD_S = 20
 HOLD_IF_CANCELLABLE_S = 1
 """The same for a call with ``cancel``: a held request cannot be woken, so it is kept short."""
 
+BEFORE_THE_END = 0.9
+"""Of the time that is left, the part a server may hold a request, so that there is some to hear of its job."""
+
 GRACE_S = 10.0
 """How much longer than the asked hold a reply may take."""
 
@@ -120,7 +123,9 @@ class _Errand:
             raise self._too_late()
         self.sent = self.patience.now()
         if not self.following:
-            return msgspec.structs.replace(self.request, timeout_s=min(self.request.timeout_s, remaining))
+            headers = self.request.headers | self._preference(remaining)
+            timeout_s = min(self.request.timeout_s, remaining)
+            return msgspec.structs.replace(self.request, headers=headers, timeout_s=timeout_s)
         longest = HOLD_S if self.patience.cancel is None else HOLD_IF_CANCELLABLE_S
         hold = int(min(longest, remaining))
         headers = {
@@ -131,6 +136,17 @@ class _Errand:
         if hold:
             headers["Prefer"] = f"wait={hold}"
         return Send("GET", self.location, headers, timeout_s=hold + GRACE_S)
+
+    def _preference(self, remaining: float) -> dict[str, str]:
+        """How long work may be held before it becomes a job, for those who cannot wait: a job can be left, and named.
+
+        Others leave it to the server, which tells them at once when nothing is up yet.
+        """
+        if self.items is None or "Prefer" in self.request.headers:
+            return {}
+        if self.patience.cancel is not None:
+            return {"Prefer": f"wait={min(HOLD_IF_CANCELLABLE_S, remaining * BEFORE_THE_END):.3g}"}
+        return {"Prefer": f"wait={remaining * BEFORE_THE_END:.3g}"} if remaining < HOLD_S else {}
 
     def _follow(self, reply: Reply) -> Call[None]:
         job = read(reply, results.read_job)

@@ -264,6 +264,27 @@ def test_a_cancellable_call_asks_for_short_holds() -> None:
     assert world.sent[1].headers["Prefer"] == "wait=1"
 
 
+def test_work_may_be_held_for_most_of_a_short_deadline_so_that_its_job_can_be_named() -> None:
+    world = World([accepted(held=True), accepted(9.0)])
+    world.hold_s = None
+    with pytest.raises(DeadlineExceededError) as caught:
+        world.run(deadline_s=10.0)
+    assert world.sent[0].headers["Prefer"] == "wait=9"
+    assert caught.value.details["job"] == "j1"
+
+
+def test_work_that_can_be_cancelled_is_held_for_a_second_at_most() -> None:
+    world = World([accepted(held=True), DONE])
+    world.run(cancel=threading.Event())
+    assert world.sent[0].headers["Prefer"] == "wait=1"
+
+
+def test_work_with_time_is_held_as_long_as_the_server_likes() -> None:
+    world = World([DONE])
+    world.run()
+    assert "Prefer" not in world.sent[0].headers
+
+
 def test_a_202_without_a_job_is_unexpected() -> None:
     with pytest.raises(UnexpectedReplyError) as caught:
         World([Reply(202, {"x-request-id": "r9"}, b"{}")]).run()
