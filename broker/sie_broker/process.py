@@ -26,6 +26,8 @@ log = logging.getLogger("sie")
 
 CONNECT_S = 30.0
 DRAIN_S = 10
+KEEP_ALIVE_S = 120
+"""Longer than clients keep a connection that rests (90 s for published ones): so nobody sends into one that closes."""
 
 
 def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
@@ -152,7 +154,7 @@ async def serving(
         ws_max_size=4096,
         date_header=False,
         proxy_headers=False,
-        timeout_keep_alive=120,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=drain_s or None,
     )
     server = uvicorn.Server(config)

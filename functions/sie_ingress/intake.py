@@ -21,6 +21,7 @@ from sie_broker.events.sinks import Sink
 from sie_broker.jetstream.parcels import work_off
 from sie_broker.parcel import Parcel
 from sie_broker.records import DeadLetter, Reply
+from sie_ingress import trace_context
 from sie_ingress.event_requests import EventRequests, job_of
 from sie_sdk import wire
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, SIEError, UnavailableError
@@ -78,8 +79,9 @@ class Intake:
         except InvalidInputError:
             await self._broker.deliver_reply(None, reply)
             return
-        trace = exchange.extension(event, "traceparent") or None
-        await sinks.keep(self._broker.sinks, own_id, Sink(to=to, media=wire.JSON, traceparent=trace))
+        trace = trace_context.read([exchange.extension(event, "traceparent")])
+        sink = Sink(to=to, media=wire.JSON, traceparent=trace and trace.parent)
+        await sinks.keep(self._broker.sinks, own_id, sink)
         await self._broker.deliver_reply(subjects.sink(own_id), reply)
 
     async def _bury(self, parcel: Parcel, fault: InvalidInputError) -> None:
