@@ -22,7 +22,7 @@ START = f"POST {ROUTE} HTTP/1.1\r\n".encode()
 UPGRADE = b"GET /ws/status HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 WHOLE = START + JSON + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 CHUNKED = START + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
-ANSWER_S = 10.0
+ANSWER_S = 30.0
 
 CASES = {
     "nothing": b"",

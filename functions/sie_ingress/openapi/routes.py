@@ -27,7 +27,7 @@ _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Something that changes seldom. ``etag``: of its bytes."""
+    """Something that changes seldom. ``etag``: of its bytes, and weak: they may travel compressed or not."""
 
     body: bytes
     media: str
@@ -41,7 +41,7 @@ class Page(msgspec.Struct, frozen=True):
         if self.policy:
             headers["Content-Security-Policy"] = self.policy
         seen = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
-        if self.etag in seen:
+        if self.etag.removeprefix("W/") in seen:
             return Response(b"", 304, headers)
         return Response(self.body, media_type=self.media, headers=headers)
 
@@ -111,4 +111,4 @@ def policy_of(page: str) -> str:
 
 
 def _page_of(body: bytes, media: str, policy: str = "") -> Page:
-    return Page(body, media, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"', policy)
+    return Page(body, media, f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"', policy)
