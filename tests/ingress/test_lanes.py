@@ -14,7 +14,7 @@ from sie_broker.demand.lane_status import BELIEVED_S, LaneStatus
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Lane, WorkerState
 from sie_broker.subjects import lane_key
-from sie_ingress.lanes import LONGEST_S, SHORTEST_S, Lanes, expected_s
+from sie_ingress.lanes import LONGEST_S, LOOK_AT_MOST_S, LOOK_S, SHORTEST_S, Lanes, expected_s
 from tests.conftest import eventually
 
 LANE = Lane(pool="default", bundle="default", profile="cpu")
@@ -73,6 +73,29 @@ async def test_retry_after_is_the_median_measured_cold_start_less_what_has_passe
     assert await lanes.retry_after(LANE) == 25.0
     clock.now += 100.0
     assert await lanes.retry_after(LANE) == 1.0
+
+
+async def test_who_asks_again_looks_at_half_of_what_is_left_and_less_often_the_later_it_is() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 4.0, clock)
+    lanes.woken(LANE)
+    told = []
+    for passed in (0.0, 2.0, 1.5, 0.4, 0.1, 4.0, 8.0, 100.0):
+        clock.now += passed
+        told.append(round(await lanes.look_again_s(LANE), 3))
+    assert told == [2.0, 1.0, 0.25, 0.25, 0.25, 1.0, 3.0, LOOK_AT_MOST_S]
+
+
+@given(st.floats(0, 2000), st.floats(0, 5000))
+def test_a_look_is_never_too_soon_nor_too_late(expected: float, passed: float) -> None:
+    async def look() -> float:
+        clock = Clock()
+        lanes = Lanes(MemoryBroker(), expected, clock)
+        lanes.woken(LANE)
+        clock.now += passed
+        return await lanes.look_again_s(LANE)
+
+    assert LOOK_S <= asyncio.run(look()) <= LOOK_AT_MOST_S
 
 
 async def test_measured_cold_starts_outlive_the_ingress() -> None:
