@@ -3,7 +3,8 @@
     {"flavour": "sync", "url": ..., "client": {...}, "calls": [["encode", [...], {...}], ...]}
 
 Owns nothing of what is right: it hands back what each call returned or raised, and what was logged meanwhile. Bytes
-come as ``{"$bytes": <base64>}``, arrays as ``{"$array", "dtype"}``; arrays go as ``{"dtype", "shape", "values"}``.
+come as ``{"$bytes": <base64>}``, long texts as ``{"$text", "$times"}``, arrays as ``{"$array", "dtype"}``; arrays go as
+``{"dtype", "shape", "values"}``.
 """
 
 import asyncio
@@ -35,6 +36,8 @@ def read(value):
     if isinstance(value, dict):
         if "$bytes" in value:
             return base64.b64decode(value["$bytes"])
+        if "$times" in value:
+            return value["$text"] * value["$times"]
         if "$array" in value:
             return np.array(value["$array"], value["dtype"])
         return {key: read(inner) for key, inner in value.items()}

@@ -136,6 +136,11 @@ def as_array(value: npt.NDArray[Any]) -> dict[str, Any]:
     return {"$array": value.tolist(), "dtype": value.dtype.str}
 
 
+def repeated(text: str, times: int) -> dict[str, Any]:
+    """A long text as an argument."""
+    return {"$text": text, "$times": times}
+
+
 def binary(data: bytes) -> dict[str, str]:
     """Bytes as an argument."""
     return {"$bytes": base64.b64encode(data).decode()}

@@ -10,7 +10,7 @@ import pytest
 from sie_local.ports import free_port
 from tests.compat.every_task import DENSE, RERANKER, TAGGER
 from tests.compat.published.conftest import ABSENT, DRIVEN, TINY
-from tests.compat.published.remote import Client, Outcome, Remote, call
+from tests.compat.published.remote import Client, Outcome, Remote, call, repeated
 
 pytestmark = DRIVEN
 
@@ -65,12 +65,18 @@ def test_a_wrong_request_raises_the_class_of_its_kind_with_code_and_field(
 
 
 def test_a_text_over_the_byte_limit_is_too_long_in_every_call(client: Client) -> None:
-    long = {"text": "x" * (2 * 1024 * 1024 + 1)}
+    long = {"text": repeated("x", 2 * 1024 * 1024 + 1)}
     for outcome in client.run(
         call("encode", DENSE, long), call("score", RERANKER, HELLO, [long]), call("extract", TAGGER, long)
     ).outcomes:
         assert outcome.error["class"] == "InputTooLongError"
         assert outcome.error["code"] == "INPUT_TOO_LONG"
+
+
+def test_a_body_over_the_limit_is_refused_while_it_is_still_being_sent(client: Client) -> None:
+    outcome = client("encode", TINY, [{"text": repeated("x", 1_900_000)} for _ in range(40)])
+    assert told(outcome)[:3] == ("RequestError", 413, "PAYLOAD_TOO_LARGE")
+    assert outcome.retries == 0
 
 
 def test_a_model_that_cannot_be_loaded_fails_at_once_with_its_kind(client: Client) -> None:
