@@ -66,7 +66,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     await made.close()
 
 
-async def eventually(holds: Callable[[], bool], deadline_s: float = 10.0) -> None:
+async def eventually(holds: Callable[[], bool], deadline_s: float = 30.0) -> None:
     """Wait until ``holds()``; fail when it does not within the deadline."""
     end = time.monotonic() + deadline_s
     while not holds():

@@ -17,7 +17,7 @@ import httpx
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def wait_until(holds: Callable[[], bool], deadline_s: float = 20.0) -> None:
+def wait_until(holds: Callable[[], bool], deadline_s: float = 60.0) -> None:
     """Return when ``holds()``; fail when it does not within the deadline."""
     end = time.monotonic() + deadline_s
     while not holds():
