@@ -29,7 +29,7 @@ from sie_ingress.dialects.dialect import (
     read_json,
 )
 from sie_ingress.dialects.openai import dimensions
-from sie_ingress.dialects.tei_server import refuse
+from sie_ingress.dialects.tei_server import LABEL, refuse
 from sie_sdk import results, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, OutputType
@@ -44,6 +44,7 @@ PROMPTS: Final = {
 """``prompt_name``: whether it is the model's prompt for queries or that for documents."""
 DIRECTIONS: Final = {"left": True, "right": False}
 _EMBED = '{"inputs": ["a text"]}'
+_PREDICT = '{"inputs": [["a text"], ["another"]]}'
 _RERANK = '{"query": "a question", "texts": ["a text"]}'
 _SIMILARITY = '{"inputs": {"source_sentence": "a text", "sentences": ["another"]}}'
 
@@ -256,23 +257,25 @@ def _ranked(reply: bytes, relevance: ranking.Relevance, texts: Sequence[str] | N
 
 
 def read_predict(body: bytes, headers: Headers, limits: wire.Limits) -> Asking:
-    """``/predict``: labels of texts; see `dialect.Spoken`."""
-    asked = read_json(body, headers, _predict, '{"inputs": [["a text"], ["another"]]}')
+    """``/predict``: labels of texts, or a reranker's one label of pairs; see `dialect.Spoken`."""
+    asked = read_json(body, headers, _predict, _PREDICT)
     given: Sequence[Any] = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     batch = bool(given) and isinstance(given[0], list)
     rows = given if batch else [given]
     if not given or not all(isinstance(row, list) and all(isinstance(each, str) for each in row) for row in rows):
-        raise InvalidInputError(
-            "inputs is neither a text nor a list of lists with a text each.", field="inputs", hint=f"Send {_EMBED}."
-        )
-    if (pair := next((place for place, row in enumerate(rows) if len(row) != 1), None)) is not None:
-        raise InvalidInputError(
-            f"inputs[{pair}] is not one text: pairs are for rerankers.",
-            field="inputs",
-            hint="Send pairs to /rerank, and texts as lists of one: [[first], [second]].",
-        )
-    texts = _texts([row[0] for row in rows], limits)
+        raise InvalidInputError("inputs is no text and no list of lists.", field="inputs", hint=f"Send {_PREDICT}.")
     options = _overflow(asked)
+    sizes = {len(row) for row in rows}
+    if sizes == {1}:
+        return _labels(asked, _texts([row[0] for row in rows], limits), options, batch)
+    if sizes == {2}:
+        return _pairs(asked, rows, limits, options, batch)
+    raise InvalidInputError(
+        "inputs has texts and pairs, or more than two texts in one.", field="inputs", hint=f"Send {_PREDICT}."
+    )
+
+
+def _labels(asked: Predict, texts: Sequence[str], options: dict[str, Any], batch: bool) -> Asking:
     if asked.raw_scores:
         raise InvalidInputError(
             "raw_scores is not offered here: labels come with probabilities.",
@@ -287,6 +290,30 @@ def read_predict(body: bytes, headers: Headers, limits: wire.Limits) -> Asking:
         return Question("extract", request, lambda reply, _: _predicted(reply, batch))
 
     return Asking(asked.model, predicts, ask)
+
+
+def _pairs(
+    asked: Predict, rows: Sequence[Sequence[str]], limits: wire.Limits, options: dict[str, Any], batch: bool
+) -> Asking:
+    query, texts = rows[0][0], [row[1] for row in rows]
+    if any(row[0] != query for row in rows):
+        raise InvalidInputError(
+            "The pairs have different first texts.", field="inputs", hint="Send those of one first text at a time."
+        )
+    check_texts(texts, "inputs", limits, limits.max_score_items)
+    check_text(query, "inputs[0]", limits)
+
+    def ask(spec: ModelSpec) -> Question:
+        relevance = (lambda score: score) if asked.raw_scores else ranking.relevance(spec)
+
+        def written(reply: bytes, _: str) -> bytes:
+            scored = sorted(results.read_score(reply).scores, key=lambda entry: entry.index)
+            lists = [[{"score": relevance(entry.score), "label": LABEL}] for entry in scored]
+            return _to_json.encode(lists if batch else lists[0])
+
+        return Question("score", ranking.request(query, texts, spec, options), written)
+
+    return Asking(asked.model, scores, ask)
 
 
 def _predicted(reply: bytes, batch: bool) -> bytes:

@@ -120,6 +120,18 @@ def test_labels_come_in_a_list_for_a_text_and_in_a_list_of_lists_for_a_batch(
     assert question.write(labels({"yes": 0.75, "no": 0.25}), REQUEST_ID) == answer
 
 
+def test_a_reranker_has_one_label_for_each_pair_in_their_order() -> None:
+    batch = asked(tei.read_predict, {"inputs": [["q", "first"], ["q", "second"]]}, RERANKER)
+    assert batch.request == ScoreRequest(
+        Item(text="q"), [Item(text="first"), Item(text="second")], options={"activation": "none"}
+    )
+    assert batch.write(scores(-2.0, 0.0), REQUEST_ID) == (
+        b'[[{"score":0.11920292202211755,"label":"LABEL_0"}],[{"score":0.5,"label":"LABEL_0"}]]'
+    )
+    one = asked(tei.read_predict, {"inputs": ["q", "first"], "raw_scores": True}, RERANKER)
+    assert one.write(scores(-2.0), REQUEST_ID) == b'[{"score":-2.0,"label":"LABEL_0"}]'
+
+
 @pytest.mark.parametrize(
     ("body", "spec", "operation"),
     [
@@ -158,7 +170,8 @@ def test_at_the_root_sparse_vectors_come_of_a_model_that_has_no_others() -> None
         (tei.read_rerank, {"query": "q", "texts": ["a"] * 1001}, 422, "Validation"),
         (tei.read_predict, {"inputs": []}, 422, "Validation"),
         (tei.read_predict, {"inputs": [["a", "b", "c"]]}, 422, "Validation"),
-        (tei.read_predict, {"inputs": ["a", "b"]}, 422, "Validation"),
+        (tei.read_predict, {"inputs": [["a", "b"], ["c", "d"]]}, 422, "Validation"),
+        (tei.read_predict, {"inputs": [["a", "b"], ["c"]]}, 422, "Validation"),
         (tei.read_predict, {"inputs": ["a", ["b"]]}, 422, "Validation"),
         (tei.read_predict, {"inputs": [[""]]}, 400, "Empty"),
         (tei.read_predict, {"inputs": "a", "raw_scores": True}, 422, "Validation"),
