@@ -16,6 +16,11 @@ from sie_ingress.settings import Settings
 from sie_sdk import wire
 
 _TEMPLATE = "#/components/schemas/{name}"
+_TEXT = {"required": ["text"], "properties": {"text": {"type": "string"}}}
+_TEXT_OR_VECTORS = {
+    "anyOf": [_TEXT, {"required": ["multivector"], "properties": {"multivector": {"not": {"type": "null"}}}}]
+}
+"""What an item must have; vectors are scored in place of a text."""
 _ARRAYS = "In msgpack an array of numbers is a map with the binary keys `nd`, `type`, `kind`, `shape` and `data`."
 
 
@@ -60,7 +65,9 @@ def _limit(components: Mapping[str, Any], settings: Settings) -> None:
     }
     for name, limit in most.items():
         if name in components:
-            components[name]["properties"]["items"] |= {"minItems": 1, "maxItems": limit}
+            items = components[name]["properties"]["items"]
+            content = _TEXT_OR_VECTORS if name == "ScoreRequest" else _TEXT
+            items |= {"minItems": 1, "maxItems": limit, "items": {"allOf": [items["items"], content]}}
     if "Item" in components:
         text = components["Item"]["properties"]["text"]["anyOf"][0]
         text |= {
