@@ -74,6 +74,7 @@ def app(
     allowed = AllowList(settings.reply_sinks, settings.reply_subjects)
     requests = EventRequests(broker, registry, inference, allowed, settings.max_body_bytes)
     events = Events(requests, lanes, answers, settings)
+    dialects = Dialects(inference, registry, lanes, answers, settings)
     models, health = Models(registry, lanes), Health(lanes, registry)
     watch = Watch(registry, health.seen, lambda: readiness.ready)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
@@ -87,7 +88,7 @@ def app(
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
-            *Dialects(inference, registry, lanes, answers, settings).routes(),
+            *dialects.routes(),
             *configs.routes(registry, lanes, settings.config_url),
             Route("/", page, methods=["GET"]),
             Route("/health", health.__call__, methods=["GET"]),
@@ -101,7 +102,7 @@ def app(
             Middleware(Counted, metrics),
             Middleware(Identified),
             Middleware(Compressed),
-            Middleware(Express, inference.serve),
+            Middleware(Express, inference.serve, dialects.by_path()),
         ],
         exception_handlers={
             SIEError: answer.refuse_typed,

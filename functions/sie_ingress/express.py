@@ -1,4 +1,4 @@
-"""The short way to the inference routes: past the router, whose layers cost more than the request does in our own code.
+"""The short way to the routes where work is asked for: past the router, whose layers cost more than our own code does.
 
 Owns the recognition of such a request. Everything else, a wrong method on these paths included, goes the router's way.
 """
@@ -6,7 +6,7 @@ Owns the recognition of such a request. Everything else, a wrong method on these
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,15 +20,28 @@ _INFERENCE = re.compile(r"/v1/(encode|score|extract)/(.+)", re.DOTALL)
 
 
 class Express:
-    """ASGI middleware, the last before the router. ``serve`` is where the router's inference routes lead too."""
+    """ASGI middleware, the last before the router. ``serve`` is where the router's inference routes lead too.
 
-    def __init__(self, app: ASGIApp, serve: Callable[[Operation, Request], Awaitable[Response]]) -> None:
+    ``dialects``: the same for a POST to one of these paths, whose errors are answers already.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        serve: Callable[[Operation, Request], Awaitable[Response]],
+        dialects: Mapping[str, Callable[[Request], Awaitable[Response]]],
+    ) -> None:
         self._app = app
         self._serve = serve
+        self._dialects = dialects
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = _INFERENCE.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if found is None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await self._app(scope, receive, send)
+        if (speak := self._dialects.get(scope["path"])) is not None:
+            response = await speak(Request(scope, receive))
+            return await response(scope, receive, send)
+        if (found := _INFERENCE.fullmatch(scope["path"])) is None:
             return await self._app(scope, receive, send)
         operation, scope["path_params"] = found[1], {"model": found[2]}
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 from starlette.requests import Request
@@ -62,19 +62,23 @@ class Dialects:
         self._lanes = lanes
         self._answers = answers
         self._settings = settings
-        self._tei = tei.spoken()[0]
+        tokenizer = settings.openai_tokenizer
+        self._spoken = [*openai.spoken(tokenizer), *cohere.spoken(), *cohere_embed.spoken(), *tei.spoken()]
+        self._tei = self._spoken[-1]
         self._defaults = named_models(settings.default_models)
 
     def routes(self) -> list[Route]:
         """In the order in which they are to be tried."""
-        tokenizer = self._settings.openai_tokenizer
-        spoken = [*openai.spoken(tokenizer), *cohere.spoken(), *cohere_embed.spoken(), *tei.spoken()]
         return [
             Route("/info", self._info, methods=["GET"]),
             Route("/tei/{model:path}/info", self._info, methods=["GET"]),
             Route("/tei/{model:path}/health", self._health, methods=["GET"]),
-            *(Route(each.path, partial(self._serve, each), methods=["POST"]) for each in spoken),
+            *(Route(each.path, partial(self._serve, each), methods=["POST"]) for each in self._spoken),
         ]
+
+    def by_path(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+        """What answers a POST to each path that is always the same."""
+        return {each.path: partial(self._serve, each) for each in self._spoken if "{" not in each.path}
 
     async def _serve(self, spoken: Spoken, request: Request) -> Response:
         try:
