@@ -11,7 +11,7 @@ import pytest
 
 from sie_config import catalog
 from tests.compat.every_task import DENSE, RANDOM
-from tests.compat.published.conftest import DRIVEN, TINY, VERSION, Post
+from tests.compat.published.conftest import COLBERT, DRIVEN, TINY, VERSION, Post
 from tests.compat.published.remote import Client, array, call
 from tests.golden import golden
 
@@ -102,6 +102,44 @@ def test_multivectors_have_a_row_for_each_token(client: Client, ours: Post) -> N
         rows = array(result["multivector"])
         assert rows.ndim == 2 and rows.dtype == np.float32
         np.testing.assert_allclose(rows, np.array(expected["values"], np.float32), atol=CLOSE)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "uint8", "binary", "ubinary"])
+def test_every_dtype_of_multivectors_has_the_shape_and_values_of_its_rows(
+    client: Client, ours: Post, dtype: str
+) -> None:
+    (expected,) = reference(ours, COLBERT, ["hello world"], "multivector")
+    floats = np.array(expected["values"], np.float32)
+    rows = array(
+        client("encode", COLBERT, {"text": "hello world"}, output_types=["multivector"], output_dtype=dtype).result[
+            "multivector"
+        ]
+    )
+    if dtype in ("binary", "ubinary"):
+        assert rows.shape == (len(floats), 96 // 8)
+        assert np.mean(np.unpackbits(rows, axis=1) == (floats > 0)) > 0.95
+    elif dtype == "float16":
+        np.testing.assert_allclose(rows.astype(np.float32), floats, atol=CLOSE)
+    elif dtype == "int8":
+        np.testing.assert_allclose(rows / 127 * np.abs(floats).max(axis=1, keepdims=True), floats, atol=CLOSE)
+    else:
+        low, high = floats.min(axis=1, keepdims=True), floats.max(axis=1, keepdims=True)
+        np.testing.assert_allclose(rows / 255 * (high - low) + low, floats, atol=CLOSE)
+
+
+def test_sparse_vectors_come_in_floats_only(client: Client) -> None:
+    error = client("encode", RANDOM, {"text": "hello"}, output_types=["sparse"], output_dtype="int8").error
+    assert (error["class"], error["code"], error["param"]) == ("RequestError", "INVALID_INPUT", "params.output_dtype")
+
+
+@pytest.mark.parametrize("is_query", [True, False])
+def test_muvera_makes_one_vector_of_the_multivectors(client: Client, ours: Post, is_query: bool) -> None:
+    options: dict[str, Any] = {"muvera": {}, "is_query": is_query}
+    result = client("encode", COLBERT, {"text": "hello world"}, output_types=["dense"], options=options).result
+    (expected,) = reference(ours, COLBERT, ["hello world"], options=options)
+    vector = array(result["dense"])
+    assert vector.shape == (10_240,)
+    assert cosines(vector, np.array(expected["values"], np.float32)) > 0.99
 
 
 def test_all_three_representations_come_at_once_and_those_that_were_not_asked_for_are_not_there(client: Client) -> None:
