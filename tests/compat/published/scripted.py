@@ -65,7 +65,7 @@ def serving(scripted: Scripted) -> Iterator[str]:
 
     async def main() -> None:
         nonlocal port
-        application: Any = Identified(Express(nothing, scripted.serve))
+        application: Any = Identified(Express(nothing, scripted.serve, {}))
         async with process.serving(application, "127.0.0.1", 0, drain_s=0) as port:
             ready.set()
             await stop.wait()
