@@ -4,7 +4,8 @@
 >>> SIEClient("http://127.0.0.1:8080").encode("all-MiniLM-L6-v2", "hello").dense.shape
 (384,)
 
-Everything public is here; ``wire``, ``replies``, ``outputs`` and ``settings`` are for the servers of this project.
+Everything public is here and in ``sie_sdk.scoring``; ``wire``, ``replies``, ``outputs`` and ``settings`` are for the
+servers of this project. docs/sdk.md shows it all.
 """
 
 from sie_sdk.capacity import Capacity, LaneInfo, WorkerInfo

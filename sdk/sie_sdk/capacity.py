@@ -25,6 +25,8 @@ from sie_sdk.types import ModelInfo, Progress
 DEFAULT_POOL = "default"
 LOOK_EVERY_S = 1.0
 """The pause between two looks at a pool that has no worker yet."""
+TOLD_WITHIN = 5
+"""Looks within which a worker that has computed with a model has told of it: workers tell once a second."""
 WORD = "warm"
 """What a model is given to compute so that it comes up."""
 
@@ -72,12 +74,21 @@ class Capacity(msgspec.Struct, frozen=True):
     workers: list[WorkerInfo] = []
 
     def ready(self, *, pool: str | None = None, model: str | None = None) -> list[WorkerInfo]:
-        """The workers that take work: all of them, or those of a pool, or those that have a model loaded."""
+        """The workers that take work: all of them, or those of a pool, or those that have a model loaded.
+
+        ``model`` may leave out the organisation, and its case does not matter.
+        """
         return [
             worker
             for worker in self.workers
-            if worker.healthy and pool in (None, worker.pool) and (model is None or model in worker.loaded_models)
+            if worker.healthy
+            and pool in (None, worker.pool)
+            and (model is None or any(_is(model, loaded) for loaded in worker.loaded_models))
         ]
+
+
+def _is(asked: str, loaded: str) -> bool:
+    return asked.lower() in (loaded.lower(), loaded.lower().rpartition("/")[2])
 
 
 def get(patience: Patience) -> Call[Capacity]:
@@ -113,8 +124,12 @@ def wait(model: str | None, pool: str | None, patience: Patience) -> Call[Capaci
     """Wait until a worker is there: one that has computed something with ``model``, or any of ``pool``."""
     patience = msgspec.structs.replace(patience, started=patience.now())
     if model is not None:
-        yield from _warm_up(model, pool, patience)
-        return (yield from get(_for_a_look(patience)))
+        name = yield from _warm_up(model, pool, patience)
+        for _ in range(TOLD_WITHIN):
+            if (seen := (yield from get(_for_a_look(patience)))).ready(pool=pool, model=name):
+                break
+            yield Wait(LOOK_EVERY_S, patience.cancel)
+        return seen
     if pool is None:
         raise InvalidInputError(
             "There is nothing to wait for.", field="model", hint="Pass the model you need, or a pool whose workers."
@@ -127,8 +142,8 @@ def wait(model: str | None, pool: str | None, patience: Patience) -> Call[Capaci
     return seen
 
 
-def _warm_up(model: str, pool: str | None, patience: Patience) -> Call[None]:
-    """Have a word computed, by the operation the model is for: nothing else makes a worker load it."""
+def _warm_up(model: str, pool: str | None, patience: Patience) -> Call[str]:
+    """Have a word computed, by the operation the model is for: nothing else makes a worker load it. Its whole name."""
     info = yield from calls.get_model(model, patience)
     try:
         yield from _compute(info, model, pool, patience, None)
@@ -137,6 +152,7 @@ def _warm_up(model: str, pool: str | None, patience: Patience) -> Call[None]:
         if error.field != "params.labels":
             raise
         yield from _compute(info, model, pool, patience, [WORD])
+    return info.name
 
 
 def _compute(info: ModelInfo, model: str, pool: str | None, patience: Patience, labels: list[str] | None) -> Call[None]:

@@ -199,9 +199,9 @@ class _Errand:
             raise CancelledByCallerError(f"The call was cancelled.{self._stays_queued()}", **self._about())
 
     def _too_late(self) -> DeadlineExceededError:
-        deadline = self.patience.deadline_s
+        deadline, heard = self.patience.deadline_s, self.heard.rstrip(".")
         return DeadlineExceededError(
-            f"No result within the deadline of {deadline:g} s; the last news was: {self.heard}.{self._stays_queued()}",
+            f"No result within the deadline of {deadline:g} s; the last news was: {heard}.{self._stays_queued()}",
             limit=deadline,
             hint=f"Pass a larger deadline_s than {deadline:g}.",
             **self._about(),

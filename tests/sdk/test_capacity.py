@@ -57,7 +57,18 @@ def test_workers_are_ready_in_a_pool_or_with_a_model(server: ScriptedServer, cal
     seen = call("get_capacity")
     assert [worker.name for worker in seen.ready()] == ["a", "b"]
     assert [worker.name for worker in seen.ready(pool="p")] == ["b"]
-    assert [worker.name for worker in seen.ready(model="m")] == ["a"]
+    assert [worker.name for worker in seen.ready(model="M")] == ["a"]
+    assert [worker.name for worker in seen.ready(pool="default", model="org/m")] == []
+
+
+def test_a_worker_may_take_a_moment_to_tell_what_it_has_loaded(
+    server: ScriptedServer, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "LOOK_EVERY_S", 0.001)
+    server.script = [json_answer({"name": "org/m", "outputs": ["dense"]}), vectors(), json_answer(HEALTH)]
+    loaded = {"name": "d", "healthy": True, "loaded_models": ["org/m"]}
+    server.script.append(json_answer({"type": "gateway", "workers": [loaded]}))
+    assert [worker.name for worker in call("wait_for_capacity", "m").ready(model="m")] == ["d"]
 
 
 def test_a_server_that_is_no_gateway_says_so(server: ScriptedServer, call: Caller) -> None:
@@ -80,10 +91,10 @@ def test_a_model_is_made_to_come_up_by_the_operation_it_is_for(
 ) -> None:
     server.computes = lambda asked: _of_one(asked.path) if asked.method == "POST" else _told(asked.path, outputs)
     told: list[Progress] = []
-    seen = call("wait_for_capacity", "m", pool="p", progress=told.append)
+    seen = call("wait_for_capacity", "m", pool="default", progress=told.append)
     assert seen.ready(model="m")
     assert [request.path for request in server.asked] == ["/v1/models/m", path, "/health"]
-    assert server.asked[1].headers["x-sie-pool"] == "p"
+    assert server.asked[1].headers["x-sie-pool"] == "default"
     assert [progress.state for progress in told] == ["done"]
 
 
