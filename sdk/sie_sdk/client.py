@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sie_sdk.drivers import AsyncLine, Line
     from sie_sdk.leases import AsyncPoolLease, PoolLease
 
-S = TypeVar("S")
+L = TypeVar("L")
 
 CLOSING_S = 2.0
 """How long ``close`` may wait for requests that are under way and whose results nobody wants any more."""
@@ -80,8 +80,7 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
         self._keeps_alive = True
         self._own_http: Http | None = http_client
         self._own_pid = os.getpid()
-        self._pools: dict[int, Http] = {}
-        self._slots: dict[int, Any] = {}
+        self._lines: dict[Any, Any] = {}
         self._closed = False
         self._leases: set[Any] = set()
 
@@ -98,35 +97,27 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
         """On whose behalf it calls."""
         return self._tenant
 
-    def _http(self, make: Callable[[int, bool], Http]) -> Http:
+    def _opened(self, where: Any, open: Callable[[], L]) -> L:
+        """The line of a process or an event loop, opened on its first use.
+
+        A child process must not write to its parent's connections, nor a loop to another's. Threads may race to the
+        first use: ``setdefault`` keeps one line, and one that was never used holds nothing open.
+        """
         if self._closed:
             raise ConfigurationError("This client is closed.", hint="Make a new one, or leave its `with` block later.")
-        if self._own_http is not None:
-            if os.getpid() != self._own_pid:
-                raise ConfigurationError(
-                    "This client's http_client was made before this process was forked.",
-                    field="http_client",
-                    hint="Make both in the process that uses them.",
-                )
-            return self._own_http
-        # A child process must not write to its parent's connections, so each process opens its own pool. Threads may
-        # race to the first use: setdefault keeps one pool, and one that was never used holds nothing open.
-        pid = os.getpid()
-        return self._pools.get(pid) or self._pools.setdefault(pid, make(self._max_connections, self._keeps_alive))
-
-    def _half(self, semaphore: Callable[[int], S]) -> S:
-        """Half of the connections, for calls that would take many: the other half is for all other calls."""
-        pid = os.getpid()
-        made: S = self._slots.get(pid) or self._slots.setdefault(pid, semaphore(self._half_count))
-        return made
+        if self._own_http is not None and os.getpid() != self._own_pid:
+            raise ConfigurationError(
+                "This client's http_client was made before this process was forked.",
+                field="http_client",
+                hint="Make both in the process that uses them.",
+            )
+        line: L = self._lines.get(where) or self._lines.setdefault(where, open())
+        return line
 
     @property
-    def _half_count(self) -> int:
+    def _half(self) -> int:
+        """Of the connections, for calls that would take many: the other half is for all other calls."""
         return max(1, self._max_connections // 2)
-
-    def _take_pool(self) -> Http | None:
-        self._closed = True
-        return self._pools.pop(os.getpid(), None)
 
 
 class SIEClient(_Client["httpx.Client"]):
@@ -153,9 +144,11 @@ class SIEClient(_Client["httpx.Client"]):
         """Close the connections; calls after this raise. Pools are not renewed any more, and end by themselves."""
         for lease in [*self._leases]:
             lease.stop()
-        if pool := self._take_pool():
-            with self._calls_ended():
-                pool.close()
+        self._closed = True
+        if (line := self._lines.pop(os.getpid(), None)) is not None:
+            with self._calls_ended(line.slots):
+                if self._own_http is None:
+                    line.http.close()
 
     def __enter__(self) -> SIEClient:
         return self
@@ -185,28 +178,31 @@ class SIEClient(_Client["httpx.Client"]):
                 yield from result
 
     @contextlib.contextmanager
-    def _calls_ended(self) -> Iterator[None]:
+    def _calls_ended(self, slots: threading.Semaphore) -> Iterator[None]:
         """Give the threads of calls that failed or were left a moment, to hand their connections back."""
-        end = time.monotonic() + CLOSING_S
-        slots: threading.Semaphore | None = self._slots.get(os.getpid())
-        held = 0
-        while slots is not None and held < self._half_count and slots.acquire(timeout=max(0.0, end - time.monotonic())):
+        end, held = time.monotonic() + CLOSING_S, 0
+        while held < self._half and slots.acquire(timeout=max(0.0, end - time.monotonic())):
             held += 1
         try:
             yield
         finally:
-            if slots is not None and held:
+            if held:
                 slots.release(held)
 
     def _line(self) -> Line:
         from sie_sdk import drivers, transport
 
-        http = self._http(transport.sync_pool)
-        return drivers.Line(http, self._server, self._half(threading.Semaphore))
+        def open() -> Line:
+            http = self._own_http or transport.sync_pool(self._max_connections, self._keeps_alive)
+            return drivers.Line(http, self._server, threading.Semaphore(self._half))
+
+        return self._opened(os.getpid(), open)
 
 
 class SIEAsyncClient(_Client["httpx.AsyncClient"]):
-    """The same client for one asyncio event loop: every method is awaited, and cancelling the task ends the call.
+    """The same client for asyncio: every method is awaited, and cancelling the task ends the call.
+
+    Each event loop gets connections of its own; :meth:`close` closes those of the loop it is awaited in.
 
     >>> async with SIEAsyncClient("http://127.0.0.1:8080") as client:
     ...     result = await client.encode("all-MiniLM-L6-v2", "hello")
@@ -222,10 +218,14 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
 
     async def close(self) -> None:
         """Close the connections; calls after this raise. Pools are not renewed any more, and end by themselves."""
+        import asyncio
+
         for lease in [*self._leases]:
             await lease.stop()
-        if pool := self._take_pool():
-            await pool.aclose()
+        self._closed = True
+        line = self._lines.pop(asyncio.get_running_loop(), None)
+        if line is not None and self._own_http is None:
+            await line.http.aclose()
 
     async def __aenter__(self) -> SIEAsyncClient:
         return self
@@ -264,5 +264,10 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
 
         from sie_sdk import drivers, transport
 
-        http = self._http(transport.async_pool)
-        return drivers.AsyncLine(http, self._server, self._half(asyncio.Semaphore))
+        def open() -> AsyncLine:
+            for ended in [loop for loop in [*self._lines] if loop.is_closed()]:
+                self._lines.pop(ended, None)
+            http = self._own_http or transport.async_pool(self._max_connections, self._keeps_alive)
+            return drivers.AsyncLine(http, self._server, asyncio.Semaphore(self._half))
+
+        return self._opened(asyncio.get_running_loop(), open)

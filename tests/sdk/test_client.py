@@ -44,6 +44,7 @@ from tests.sdk.scripted_server import (
     Answer,
     ScriptedServer,
     accepted,
+    computed,
     extracted,
     json_answer,
     refused,
@@ -360,6 +361,23 @@ def test_an_exception_of_the_progress_callback_ends_the_call(server: ScriptedSer
 
     with pytest.raises(KeyError, match="enough"):
         call("encode", "m", "a", progress=stop)
+
+
+LOOPS = """
+import asyncio, sys
+from sie_sdk import SIEAsyncClient
+client = SIEAsyncClient(sys.argv[1])
+async def work():
+    return len(await client.encode("m", ["1"] * 600)) + len(await client.encode("m", ["1"]))
+assert [asyncio.run(work()) for _ in range(3)] == [601] * 3
+assert len(client._lines) == 1, "those of loops that have ended are let go"
+asyncio.run(client.close())
+"""
+
+
+def test_each_event_loop_has_connections_of_its_own(server: ScriptedServer) -> None:
+    server.computes = computed
+    subprocess.run([sys.executable, "-c", LOOPS, server.url], check=True, timeout=60)
 
 
 async def test_cancelling_the_task_ends_an_awaited_call(server: ScriptedServer) -> None:
