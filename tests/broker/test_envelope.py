@@ -12,7 +12,8 @@ from sie_broker import subjects
 from sie_broker.events import envelope
 from sie_broker.records import PRIORITIES, Lane, Queue, Reply, Work
 
-names = st.text(min_size=1, max_size=60)
+# Escaped, 240 bytes at most.
+names = st.text(min_size=1, max_size=20)
 # The envelope carries microseconds; 1970 to 2100.
 times = st.integers(0, 4_102_444_800_000_000).map(lambda micros: micros / 1e6)
 lanes = st.builds(Lane, pool=names, bundle=names, profile=names)
@@ -38,8 +39,8 @@ replies = st.builds(
     Reply,
     id=names,
     data=st.binary(max_size=100),
-    status=st.integers(100, 599),
-    worker=names,
+    status=st.integers(200, 599),
+    worker=st.from_regex(r"[ -~]{0,60}", fullmatch=True),
     cause=st.none() | names,
     dataref=st.none() | names,
 )
@@ -118,3 +119,12 @@ def test_a_malformed_time_is_a_value_error() -> None:
     headers, body = envelope.from_work(work, source="/s")
     with pytest.raises(ValueError, match="yesterday"):
         envelope.to_work(headers | {"ce-time": "yesterday"}, body)
+
+
+@pytest.mark.parametrize(
+    "header", [{"ce-status": "99"}, {"ce-status": "1000000"}, {"ce-source": "/bundle/a%0D%0AX: b"}]
+)
+def test_a_reply_that_makes_no_http_answer_is_a_value_error(header: dict[str, str]) -> None:
+    headers, body = envelope.from_reply(Reply(id="i", data=b"", worker="w"))
+    with pytest.raises(ValueError, match="result event with the status"):
+        envelope.to_reply(headers | header, body)

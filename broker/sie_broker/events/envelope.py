@@ -25,6 +25,7 @@ make a subject that fits the 4096 bytes of a line to the server."""
 LONGEST_REPLY_TO = 1024
 _IN_SUBJECTS = ("ce-id", "ce-pool", "ce-bundle", "ce-profile", "ce-model")
 
+_WORKER = re.compile(r"[\x20-\x7e]{0,256}")
 _UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x7e]")  # all but visible ASCII without " and %
 
 
@@ -128,14 +129,17 @@ def to_reply(headers: Mapping[str, str], body: bytes) -> Reply:
     """Read a result event.
 
     Raises:
-        ValueError: a required attribute is missing or malformed.
+        ValueError: a required attribute is missing or malformed; status and worker become part of an HTTP answer.
     """
     try:
+        status, worker = int(headers["ce-status"]), unquote(headers["ce-source"]).removeprefix("/bundle/")
+        if not 200 <= status <= 599 or not _WORKER.fullmatch(worker):
+            raise ValueError(f"result event with the status {status} of {worker[:80]!r}")
         return Reply(
             id=unquote(headers["ce-id"]),
             data=body,
-            status=int(headers["ce-status"]),
-            worker=unquote(headers["ce-source"]).removeprefix("/bundle/"),
+            status=status,
+            worker=worker,
             cause=_optional(headers, "ce-causationid"),
             dataref=_optional(headers, "ce-dataref"),
         )
