@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -15,10 +11,7 @@ import numpy as np
 import pytest
 
 from sie_sdk import (
-    CancelledByCallerError,
     Classification,
-    ConfigurationError,
-    ConnectionFailedError,
     EncodeResult,
     Entity,
     ExtractResult,
@@ -29,7 +22,6 @@ from sie_sdk import (
     ProvisioningError,
     QueueFullError,
     ScoreResult,
-    SIEAsyncClient,
     SIEClient,
     UnexpectedReplyError,
     __version__,
@@ -44,7 +36,6 @@ from tests.sdk.scripted_server import (
     Answer,
     ScriptedServer,
     accepted,
-    computed,
     extracted,
     json_answer,
     refused,
@@ -262,134 +253,6 @@ def test_what_cannot_be_sent_is_refused_before_sending(call: Caller, model: str,
 def test_a_header_that_cannot_travel_is_the_callers_error(call: Caller) -> None:
     with pytest.raises(InvalidInputError, match="cannot be sent"):
         call("encode", "m", "a", idempotency_key="line\nbreak")
-
-
-# -- one client's life -------------------------------------------------------------------------------------------------
-
-
-def test_the_environment_says_where_and_who(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIE_BASE_URL", f"{server.url}/prefix/")
-    monkeypatch.setenv("SIE_API_KEY", "secret")
-    server.script = [vectors()]
-    with SIEClient() as client:
-        assert client.base_url == f"{server.url}/prefix"
-        client.encode("m", "a")
-    assert server.asked[0].path == "/prefix/v1/encode/m"
-    assert server.asked[0].headers["authorization"] == "Bearer secret"
-
-
-def test_a_url_without_a_scheme_is_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match="Write http://localhost:8080"):
-        SIEClient("localhost:8080")
-
-
-def test_nobody_listening_is_a_connection_error() -> None:
-    with SIEClient("http://127.0.0.1:1") as client, pytest.raises(ConnectionFailedError, match="sie up") as caught:
-        client.encode("m", "a", wait_for_capacity=False)
-    assert caught.value.request_id
-
-
-def test_a_client_shows_where_it_goes_and_not_its_key() -> None:
-    assert repr(SIEClient("http://here:1/", api_key="secret")) == "SIEClient('http://here:1')"
-
-
-def test_a_closed_client_says_so(server: ScriptedServer) -> None:
-    client = SIEClient(server.url)
-    client.close()
-    with pytest.raises(ConfigurationError, match="closed"):
-        client.list_models()
-
-
-def test_a_client_of_the_callers_own_stays_open(server: ScriptedServer) -> None:
-    import httpx
-
-    server.script = [vectors()]
-    with httpx.Client() as own:
-        with SIEClient(server.url, http_client=own) as client:
-            client.encode("m", "a")
-        assert not own.is_closed
-
-
-def test_threads_may_share_a_client(server: ScriptedServer) -> None:
-    server.script = [vectors() for _ in range(16)]
-    sizes: list[int] = []
-    with SIEClient(server.url, max_connections=4) as client:
-
-        def work() -> None:
-            result = client.encode("m", "a")
-            assert result.dense is not None
-            sizes.append(result.dense.size)
-
-        threads = [threading.Thread(target=work) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sizes == [2] * 16
-
-
-FORK = """
-import os, sys
-from sie_sdk import SIEClient
-client = SIEClient(sys.argv[1])
-client.encode("m", "a")
-child = os.fork()
-client.encode("m", "a")
-if child:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_child_opens_connections_of_its_own(server: ScriptedServer) -> None:
-    server.script = [vectors() for _ in range(3)]
-    subprocess.run([sys.executable, "-c", FORK, server.url], check=True, timeout=60)
-    assert len(server.asked) == 3
-
-
-def test_cancel_wakes_a_waiting_call(server: ScriptedServer, call: Caller) -> None:
-    server.script = [accepted(JobStatus("j1"), Retry_After="100")]
-    cancel = threading.Event()
-    with pytest.raises(CancelledByCallerError, match="job j1"):
-        call("encode", "m", "a", cancel=cancel, progress=lambda _: cancel.set())
-
-
-def test_an_exception_of_the_progress_callback_ends_the_call(server: ScriptedServer, call: Caller) -> None:
-    server.script = [accepted(JobStatus("j1"), Retry_After="100")]
-
-    def stop(_: Progress) -> None:
-        raise KeyError("enough")
-
-    with pytest.raises(KeyError, match="enough"):
-        call("encode", "m", "a", progress=stop)
-
-
-LOOPS = """
-import asyncio, sys
-from sie_sdk import SIEAsyncClient
-client = SIEAsyncClient(sys.argv[1])
-async def work():
-    return len(await client.encode("m", ["1"] * 600)) + len(await client.encode("m", ["1"]))
-assert [asyncio.run(work()) for _ in range(3)] == [601] * 3
-assert len(client._lines) == 1, "those of loops that have ended are let go"
-asyncio.run(client.close())
-"""
-
-
-def test_each_event_loop_has_connections_of_its_own(server: ScriptedServer) -> None:
-    server.computes = computed
-    subprocess.run([sys.executable, "-c", LOOPS, server.url], check=True, timeout=60)
-
-
-async def test_cancelling_the_task_ends_an_awaited_call(server: ScriptedServer) -> None:
-    server.script = [accepted(JobStatus("j1"), Retry_After="100")]
-    async with SIEAsyncClient(server.url) as awaited:
-        waiting = asyncio.Event()
-        call = awaited.encode("m", "a", progress=lambda _: waiting.set())
-        task = asyncio.create_task(call)
-        await waiting.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
 
 @pytest.mark.parametrize(
