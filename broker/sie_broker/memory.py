@@ -204,7 +204,7 @@ class MemoryBroker:
         self.leases = MemoryBucket()
         self.pools = MemoryBucket()
         self.sinks = MemoryBucket()
-        self.dead = MemoryDeadLetters(self)
+        self.dead = MemoryDeadLetters(self, self.submit_again, self.announce)
         self._max_queued = max_queued
         self._sequences = itertools.count(1)
         self._open: dict[int, Work] = {}

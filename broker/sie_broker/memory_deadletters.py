@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 from sie_broker import deadletters, subjects
-from sie_broker.records import DeadLetter
-
-if TYPE_CHECKING:
-    from sie_broker.memory import MemoryBroker
+from sie_broker.contract import Broker
+from sie_broker.records import DeadLetter, Work
 
 KEPT = 1000
 
@@ -18,8 +16,15 @@ KEPT = 1000
 class MemoryDeadLetters:
     """The `DeadLetters` of the in-memory broker, in a dictionary."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        submit_again: Callable[[Work], Awaitable[object]],
+        announce: Callable[[str, Mapping[str, str], bytes], object],
+    ) -> None:
         self._broker = broker
+        self._submit_again = submit_again
+        self._announce = announce
         self._letters: dict[str, DeadLetter] = {}
 
     async def bury(self, letter: DeadLetter, sequence: int) -> None:
@@ -42,10 +47,10 @@ class MemoryDeadLetters:
     async def replay(self, letter_id: str) -> None:
         letter = self._kept(letter_id)
         if subjects.is_sink(letter.subject):
-            self._broker.announce(letter.subject, letter.headers, letter.data)
+            self._announce(letter.subject, letter.headers, letter.data)
         elif (work := deadletters.work_of(letter)) is not None:
             queued = await deadletters.reopen(self._broker.jobs, work)
-            await self._broker.submit_again(work)
+            await self._submit_again(work)
             self._broker.wake(work.lane)
             await queued()
         del self._letters[letter_id]

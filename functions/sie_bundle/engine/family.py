@@ -309,7 +309,7 @@ def _found(folder: Path, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]
     """The record of ``AUTO`` for a folder, and its config.json, in the words of transformers if there is no record."""
     if (known := FAMILIES.get(str(given.get("model_type")))) is not None:
         return msgspec.structs.replace(known, way="padded" if known.way == "padded" else "transformers"), given
-    from sie_bundle.engine.transformers_encoder import sizes
+    from sie_bundle.engine.transformers_library import sizes
 
     return FAMILIES[AUTO], sizes(folder)
 

@@ -1,15 +1,13 @@
 """The second way in: the body of any model that transformers knows, packed through its public attention interface.
 
 Owns reading a body, its faster linear layers, the attention it calls, and the proof at load that texts in one row do
-not see each other. What cannot be run so is for ``padded_encoder``. No other module imports transformers, and this one
-not before a model needs it: that takes seconds.
+not see each other. What cannot be run so is for ``padded_encoder``; the import of transformers for its ``library``.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,6 +27,7 @@ from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.transformers_library import LOADING, library, positions
 from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -176,7 +175,7 @@ class TransformersEncoder:
         self._body = body
         self._finite = Finite(self._states, kernel(body.device))
         self._first_position = 0
-        self._positions = _positions(body.config)
+        self._positions = positions(body.config)
         _register()
         packed = body.sample()
         alone = body.alone(packed)
@@ -241,38 +240,6 @@ def error(found: Tensor, wanted: Tensor) -> float:
     return distance if distance == distance else float("inf")
 
 
-def sizes(folder: Path) -> dict[str, Any]:
-    """What ``family.Config`` reads of config.json, under BERT's names, of any model transformers knows.
-
-    Raises:
-        ModelLoadFailedError: transformers does not know it.
-    """
-    try:
-        with _LOADING:
-            whole = _transformers().AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        text = whole.get_text_config()
-        return {
-            "model_type": whole.model_type,
-            "hidden_size": text.hidden_size,
-            "vocab_size": text.vocab_size,
-            "num_hidden_layers": getattr(text, "num_hidden_layers", 1),
-            "num_attention_heads": getattr(text, "num_attention_heads", 1),
-            "max_position_embeddings": _positions(text),
-            "id2label": {str(number): label for number, label in (whole.id2label or {}).items()},
-        }
-    except (OSError, ValueError, KeyError, AttributeError) as failure:
-        raise ModelLoadFailedError(f"transformers cannot read {folder / 'config.json'}: {failure}.") from failure
-
-
-def _positions(config: Any) -> int:
-    """How many positions the model has; as good as infinite where the spec alone limits them."""
-    positions = getattr(config, "max_position_embeddings", None) or 0
-    return int(positions) if positions > 0 else 1 << 30
-
-
-_LOADING = threading.Lock()
-"""transformers changes what belongs to the whole process while it loads: one model at a time."""
-
 _BATCH: ContextVar[tuple[Packed, Attend]] = ContextVar("batch")
 """What the forward pass of this thread is about."""
 
@@ -308,29 +275,16 @@ def _attention(
     return attend(q, k, v, packed, sight)[None], None
 
 
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as failure:
-        raise ModelLoadFailedError(
-            "This model runs with transformers, which is not installed.", hint="pip install 'sie-knative[bundle]'"
-        ) from failure
-    # What it would say of unused heads and missing poolers is looked at in `_read`.
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    return transformers
-
-
 def _register() -> None:
-    _transformers().AttentionInterface.register(ATTENTION, _attention)
+    library().AttentionInterface.register(ATTENTION, _attention)
 
 
 def _read(folder: Path) -> Any:
     """The body in float32, mapped from the file where it is stored so. Code in the folder is never run."""
     try:
         # Another type would be torch's default, for all threads, while this one loads.
-        with _LOADING:
-            whole, report = _transformers().AutoModel.from_pretrained(
+        with LOADING:
+            whole, report = library().AutoModel.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as failure:

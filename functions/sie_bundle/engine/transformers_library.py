@@ -1,0 +1,63 @@
+"""transformers as a library: imported here alone, and not before a model needs it, because that takes seconds.
+
+Owns the import and what is read of a config.json that only transformers understands. Its models are
+``transformers_encoder``'s.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from sie_sdk.errors import ModelLoadFailedError
+
+LOADING = threading.Lock()
+"""transformers changes what belongs to the whole process while it loads: one model at a time."""
+
+
+def library() -> Any:
+    """The module.
+
+    Raises:
+        ModelLoadFailedError: it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as failure:
+        raise ModelLoadFailedError(
+            "This model runs with transformers, which is not installed.", hint="pip install 'sie-knative[bundle]'"
+        ) from failure
+    # What it would say of unused heads and missing poolers is looked at in ``transformers_encoder``.
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def sizes(folder: Path) -> dict[str, Any]:
+    """What ``family.Config`` reads of config.json, under BERT's names, of any model transformers knows.
+
+    Raises:
+        ModelLoadFailedError: transformers does not know it.
+    """
+    try:
+        with LOADING:
+            whole = library().AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        text = whole.get_text_config()
+        return {
+            "model_type": whole.model_type,
+            "hidden_size": text.hidden_size,
+            "vocab_size": text.vocab_size,
+            "num_hidden_layers": getattr(text, "num_hidden_layers", 1),
+            "num_attention_heads": getattr(text, "num_attention_heads", 1),
+            "max_position_embeddings": positions(text),
+            "id2label": {str(number): label for number, label in (whole.id2label or {}).items()},
+        }
+    except (OSError, ValueError, KeyError, AttributeError) as failure:
+        raise ModelLoadFailedError(f"transformers cannot read {folder / 'config.json'}: {failure}.") from failure
+
+
+def positions(config: Any) -> int:
+    """How many positions the model has; as good as infinite where the spec alone limits them."""
+    known = getattr(config, "max_position_embeddings", None) or 0
+    return int(known) if known > 0 else 1 << 30
