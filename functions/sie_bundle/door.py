@@ -23,7 +23,7 @@ from sie_broker import clock
 from sie_broker.events import binding, event_format, exchange
 from sie_broker.records import Reply, Work
 from sie_bundle.presence import Presence
-from sie_config import runtime_options
+from sie_config.profile import with_profile
 from sie_config.registry import Registry, lane_of
 from sie_sdk import refusals, wire
 from sie_sdk.errors import InvalidInputError, SIEError, UnavailableError, UnsupportedMediaTypeError
@@ -94,7 +94,7 @@ class Door:
         asked, expiry = exchange.read(event, prefix), exchange.expiry(event, now, prefix)
         spec, body = self._registry.resolve(asked.model, f"{prefix}model"), asked.data
         parsed = wire.PARSERS[asked.operation](body, asked.media)
-        wanted = runtime_options.with_profile(parsed, spec)
+        wanted = with_profile(parsed, spec)
         if asked.media == wire.JSON or wanted is not parsed:
             body = wire.request_body(wanted)
         own_id, headers = event.get_id(), dict[str, str]()

@@ -20,8 +20,8 @@ from sie_broker import clock
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id
 from sie_broker.records import Reply, Work
-from sie_config import runtime_options
 from sie_config.model_spec import ModelSpec
+from sie_config.profile import with_profile
 from sie_config.registry import Registry
 from sie_ingress import answer, parts, published
 from sie_ingress.admission import Admission
@@ -148,7 +148,7 @@ class Inference:
             UnavailableError: its pool is not ready.
         """
         request, body = asked.parsed
-        if (wanted := runtime_options.with_profile(request, asked.spec)) is not request:
+        if (wanted := with_profile(request, asked.spec)) is not request:
             body = b""
         CHECKS[asked.operation](wanted, asked.spec)
         split = parts.split(wanted, asked.spec)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sie_config import model_spec, runtime_options
 from sie_config.model_spec import Profile
-from sie_config.runtime_options import with_profile
+from sie_config.profile import with_profile
 from sie_sdk.errors import ConfigurationError, InvalidInputError, UnknownProfileError
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest
 from sie_sdk.wire import Request
