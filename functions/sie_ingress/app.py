@@ -110,5 +110,6 @@ def app(
             Exception: answer.refuse_unknown,
         },
     )
+    ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
     ingress.state.event_requests, ingress.state.watch = requests, watch
     return ingress

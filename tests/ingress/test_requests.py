@@ -236,6 +236,12 @@ async def test_model_names_are_found_in_any_case(desk: Desk) -> None:
     assert answer.json()["name"] == MODEL
 
 
+async def test_a_slash_too_many_is_no_redirect_but_a_typed_error(desk: Desk) -> None:
+    answer = await desk.client.post("/v1/pools/", json={})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "NOT_FOUND"
+
+
 async def test_a_refused_method_is_told_of_all_that_are_allowed_there(desk: Desk) -> None:
     wrong = await desk.client.options("/v1/pools/team-a")
     assert wrong.status_code == 405
