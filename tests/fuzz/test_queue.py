@@ -20,7 +20,7 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import Queue, Reply, Work
 from sie_config.registry import lane_of
 from tests.fuzz import mutations
-from tests.fuzz.conftest import share
+from tests.fuzz.conftest import EXAMPLES, share
 from tests.fuzz.test_requests import RICH
 from tests.ingress.conftest import SPEC, Desk, opened
 
@@ -100,13 +100,13 @@ async def unhandled() -> AsyncIterator[list[dict[str, Any]]]:
     yield found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_messages_of_anybody_on_a_work_queue_of_nats_neither_kill_nor_stop_a_worker(
     nats_url: str, silent: None, unhandled: list[dict[str, Any]]
 ) -> None:
     broker, stranger = NatsBroker(nats_url, name="fuzz"), await nats.connect(nats_url)
     await broker.connect()
-    made = random.Random(7)
+    made = random.Random(EXAMPLES)
     bodies = [mutations.to_msgpack(body) for body in RICH.values()] + [
         b"",
         b"\xc1",
@@ -115,7 +115,7 @@ async def test_messages_of_anybody_on_a_work_queue_of_nats_neither_kill_nor_stop
     ]
     async with opened(broker) as desk, desk.worker() as worker:
         subject = subjects.work(Queue(lane_of(SPEC), SPEC.id, "interactive"))
-        for _ in range(200):
+        for _ in range(min(5000, EXAMPLES // 50)):
             body = made.choice(bodies)
             await stranger.publish(
                 subject, body[: made.randrange(len(body) + 1)] if made.random() < 0.5 else body, headers=wild(made)
