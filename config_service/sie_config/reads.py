@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 import yaml
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sie_broker.http_body import read_body
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_sdk import wire
-from sie_sdk.errors import BundleNotFoundError, InvalidInputError, PayloadTooLargeError
+from sie_sdk.errors import BundleNotFoundError, InvalidInputError
 
 YAML = "application/yaml"
 MAX_BODY_BYTES = 64 * 1024
@@ -178,16 +179,7 @@ def _written(value: Any) -> Any:
 
 async def _read(request: Request) -> Resolve:
     media = wire.body_type(request.headers.get("content-type") or wire.JSON)
-    body = b""
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise PayloadTooLargeError(
-                    f"The body is over {MAX_BODY_BYTES} bytes.", field="body", limit=MAX_BODY_BYTES
-                )
-    except ClientDisconnect:
-        raise InvalidInputError("The connection was closed before the end of the body.", field="body") from None
+    body = await read_body(request, MAX_BODY_BYTES)
     try:
         decode = msgspec.json.decode if media == wire.JSON else msgspec.msgpack.decode
         return decode(body, type=Resolve)

@@ -131,7 +131,7 @@ class Bundle:
             max_in_hand=settings.max_in_hand,
             max_reply_bytes=settings.max_reply_bytes,
         )
-        self.door = Door(self.presence, registry, self.worker.run)
+        self.door = Door(self.presence, registry, self.worker.run, settings.max_body_bytes)
         self._membership = Membership(broker.pools, self.presence.worker, self._told)
         self._registry, self._home = registry, lane
         self._background: list[asyncio.Task[None]] = []

@@ -15,18 +15,20 @@ from datetime import UTC, datetime
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import clock
 from sie_broker.events import binding, event_format, exchange
+from sie_broker.http_body import read_body
 from sie_broker.records import Reply, Work
 from sie_bundle.presence import Presence
+from sie_bundle.settings import MAX_BODY_BYTES
 from sie_config.profile import with_profile
 from sie_config.registry import Registry, lane_of
 from sie_sdk import refusals, wire
-from sie_sdk.errors import InvalidInputError, SIEError, UnavailableError, UnsupportedMediaTypeError
+from sie_sdk.errors import SIEError, UnavailableError, UnsupportedMediaTypeError
 
 DEMAND = "dev.sie.work.available.v1"
 SESSION = "dev.sie.work.session.v1"
@@ -35,8 +37,15 @@ SESSION = "dev.sie.work.session.v1"
 class Door:
     """The HTTP side of one worker. ``run`` computes a request; ``draining`` ends the open sessions."""
 
-    def __init__(self, presence: Presence, registry: Registry, run: Callable[[Work], Awaitable[bytes]]) -> None:
+    def __init__(
+        self,
+        presence: Presence,
+        registry: Registry,
+        run: Callable[[Work], Awaitable[bytes]],
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
         self.draining = asyncio.Event()
+        self._max_body_bytes = max_body_bytes
         self._presence = presence
         self._registry = registry
         self._run = run
@@ -62,10 +71,7 @@ class Door:
                 field="Content-Type",
                 hint="Send each in a request of its own, or the batch to POST /v1/events of the ingress.",
             )
-        try:
-            (event,) = binding.from_http(request.headers, await request.body())
-        except ClientDisconnect:
-            raise InvalidInputError("The connection was closed before the end of the body.", field="body") from None
+        (event,) = binding.from_http(request.headers, await read_body(request, self._max_body_bytes))
         if event.get_type() == DEMAND:
             return _answered(request, await self._session(request, event), 200, {})
         return await self._infer(request, event)

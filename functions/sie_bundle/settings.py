@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_REPLY_BYTES = 256 * 1024 * 1024
 
 
@@ -54,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Threads of one forward pass; 0: the cores divided by the streams."""
     max_reply_bytes: int = MAX_REPLY_BYTES
     """The largest answer to one request, or to one part of a large one."""
+    max_body_bytes: int = MAX_BODY_BYTES
+    """The largest event at the bundle's own door."""
     drain_s: float = 20.0
     """How long work in hand may take after SIGTERM before it is given back."""
     spawned_at: float = 0.0

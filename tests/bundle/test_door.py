@@ -33,7 +33,7 @@ class Bundle:
     def __init__(self) -> None:
         self.presence = Presence(MemoryBroker(), lane_of(SPEC), lambda: Counts(completed=7))
         profiled = msgspec.structs.replace(SPEC, profiles={"light": Profile({"normalize": False})})
-        self.door = Door(self.presence, Registry([profiled]), self.run)
+        self.door = Door(self.presence, Registry([profiled]), self.run, max_body_bytes=100_000)
         self.failure: SIEError | None = None
         self.asked: Work | None = None
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.door.app()), base_url="http://bundle")
@@ -209,3 +209,10 @@ async def test_it_is_ready_only_while_it_pulls(bundle: Bundle) -> None:
     assert (await bundle.client.get("/readyz")).status_code == 200
     bundle.presence.became("draining")
     assert (await bundle.client.get("/readyz")).status_code == 503
+
+
+async def test_an_event_over_the_limit_is_refused_with_the_limit(bundle: Bundle) -> None:
+    answer = await bundle.infer("encode", {"items": [{"text": "a" * 100_000}]})
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "PAYLOAD_TOO_LARGE" and answer.json()["error"]["limit"] == 100_000
+    assert bundle.asked is None

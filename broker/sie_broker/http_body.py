@@ -1,0 +1,46 @@
+"""The body of an HTTP request, up to a limit: the one way in which our functions read one."""
+
+from __future__ import annotations
+
+import io
+
+from starlette.requests import ClientDisconnect, Request
+
+from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
+
+_DIGITS = 18
+"""A declared length of more is over any limit, and Python reads no number of thousands of digits."""
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request body as it came.
+
+    Raises:
+        PayloadTooLargeError: it is over ``limit`` bytes; a declared length is refused before a byte is read.
+        InvalidInputError: the caller hung up before its end; nobody reads the refusal, but it is counted as one.
+    """
+    declared = next((value for name, value in request.scope["headers"] if name == b"content-length"), b"")
+    if declared.isdigit() and (len(declared) > _DIGITS or int(declared) > limit):
+        raise too_large(limit)
+    first, size, whole = b"", 0, io.BytesIO()
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise too_large(limit)
+            if not first:
+                first = chunk
+            elif chunk:
+                if not whole.tell():
+                    whole.write(first)
+                whole.write(chunk)
+    except ClientDisconnect:
+        raise InvalidInputError("The connection was closed before the end of the body.", field="body") from None
+    return whole.getvalue() or first
+
+
+def too_large(limit: int) -> PayloadTooLargeError:
+    """The error for a body over ``limit`` bytes."""
+    return PayloadTooLargeError(
+        f"The request body is over {limit} bytes.", field="body", limit=limit, hint="Send less in one request."
+    )
