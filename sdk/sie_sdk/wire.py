@@ -55,6 +55,7 @@ class Limits(msgspec.Struct, frozen=True):
 DEFAULT_LIMITS = Limits()
 
 _MEDIA = ("images", "audio", "video", "document")
+_MARKS = {name: name.encode() for name in _MEDIA}
 _ALLOWED = {"output_types": get_args(OutputType), "output_dtype": get_args(OutputDtype)}
 
 
@@ -205,6 +206,7 @@ def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_typ
         for index, item in enumerate(items):
             if item.text is None and not (form is _score and item.multivector is not None):
                 raise _no_content(form, index, body, content_type)
+    _check_media(form, body, content_type)
     # No text is longer than the body it came in, so most requests need no look at each text.
     if len(body) > (limit := limits.max_text_bytes):
         for index, text in enumerate(texts):
@@ -217,6 +219,35 @@ def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_typ
                     limit=limit,
                     hint=f"Split it into texts of at most {limit} bytes.",
                 )
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """What an item may hold beside a text, unread."""
+
+    images: msgspec.Raw = msgspec.Raw()
+    audio: msgspec.Raw = msgspec.Raw()
+    video: msgspec.Raw = msgspec.Raw()
+    document: msgspec.Raw = msgspec.Raw()
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    items: list[_Held]
+    query: _Held = _Held()
+
+
+_held_msgpack, _held_json = msgspec.msgpack.Decoder(_Holder), msgspec.json.Decoder(_Holder)
+_NOTHING = (b"", b"\xc0", b"\x90", b"null", b"[]")
+
+
+def _check_media(form: _Form[T], body: bytes, content_type: str | None) -> None:
+    """Refuse media beside a text: a vector of the text alone would not be what was asked for."""
+    for field, mark in _MARKS.items():
+        if mark not in body:
+            continue  # nearly always, without a look at the items
+        holder: _Holder = (_held_json if body_type(content_type) == JSON else _held_msgpack).decode(body)
+        for index, item in enumerate([holder.query, *holder.items] if form is _score else holder.items):
+            if bytes(getattr(item, field)) not in _NOTHING:
+                raise _unreadable(form, f"{_name(form, index)}.{field}")
 
 
 def _name(form: _Form[T], index: int) -> str:
@@ -240,10 +271,14 @@ def _no_content(form: _Form[T], index: int, body: bytes, content_type: str | Non
         return InvalidInputError(
             f"{name} has no content.", field=name, hint=f'Give every item a "text": {form.example}.'
         )
+    return _unreadable(form, f"{name}.{held}")
+
+
+def _unreadable(form: _Form[T], field: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{name}.{held} cannot be read: this model reads text.",
-        field=f"{name}.{held}",
-        hint=f'Give every item a "text": {form.example}.',
+        f"{field} cannot be read: this model reads text.",
+        field=field,
+        hint=f'Give every item a "text" and nothing else to read: {form.example}.',
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sie_sdk import wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, SIEError, UnsupportedMediaTypeError
-from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest
+from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, Operation, ScoreRequest
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
@@ -113,7 +113,7 @@ def test_an_empty_text_is_content() -> None:
 
 
 def test_unknown_fields_are_ignored() -> None:
-    assert parse({"items": [{"text": "a", "audio": 1}], "params": {"new": 1}, "more": []}).items == [Item(text="a")]
+    assert parse({"items": [{"text": "a", "later": 1}], "params": {"new": 1}, "more": []}).items == [Item(text="a")]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,30 @@ def test_an_item_without_a_text_is_told_which_of_its_fields_cannot_be_read(opera
     error = refusal(body, operation)
     assert error.field == f"items[1].{held}"
     assert "this model reads text" in str(error)
+
+
+@pytest.mark.parametrize("held", ["images", "audio", "video", "document"])
+@pytest.mark.parametrize("media", [wire.JSON, wire.MSGPACK])
+@each
+def test_media_beside_a_text_are_refused_because_its_vector_would_be_another(
+    operation: Operation, media: str, held: str
+) -> None:
+    write = json.dumps if media == wire.JSON else msgspec.msgpack.encode
+    picture = [{"data": "", "format": "png"}]
+
+    def body(*items: dict[str, Any], **query: Any) -> bytes:
+        written: str | bytes = write({"query": {"text": "q", **query}, "items": [*items]})
+        return written.encode() if isinstance(written, str) else written
+
+    with pytest.raises(InvalidInputError) as caught:
+        wire.PARSERS[operation](body({"text": "a"}, {"text": "b", held: picture}), media)
+    assert caught.value.field == f"items[1].{held}"
+    # Nothing, or a text about one, is not one.
+    assert wire.PARSERS[operation](body({"text": f"the {held}", held: None}, {"text": "b", held: []}), media)
+    if operation == "score":
+        with pytest.raises(InvalidInputError) as caught:
+            wire.parse_score(body({"text": "a"}, **{held: picture}), media)
+        assert caught.value.field == f"query.{held}"
 
 
 def test_a_query_without_content_is_named() -> None:
