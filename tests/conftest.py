@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sysconfig
 import time
@@ -17,6 +18,10 @@ from sie_broker.contract import Broker
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.memory import MemoryBroker
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in a shell's background job, and would be in every process that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 

@@ -148,10 +148,15 @@ def _pipes() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        # What is still buffered would fail once more when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.exceptions.Exit(exits.BROKEN_PIPE) from None
+    except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # What is still buffered would fail once more when the interpreter ends, with an exit code of its own.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise click.exceptions.Exit(exits.BROKEN_PIPE) from None
+        raise
 
 
 def _installed() -> Iterable[EntryPoint]:
