@@ -30,10 +30,14 @@ RUN_S = 150
 @cache
 def interpreter(version: str) -> str | None:
     """The path of an interpreter of that version ("3.12"): on PATH, or one of pyenv's."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser() / "versions"
-    candidates = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
-    for candidate in filter(None, candidates):
-        # pyenv's shims stand on PATH for versions that are not chosen, and then refuse to run.
+    found = shutil.which(f"python{version}")
+    # pyenv's shims stand on PATH for versions that are not chosen, and then refuse to run; the versions are beside them.
+    roots = [
+        Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser(),
+        *(Path(found).parents[1:2] if found else ()),
+    ]
+    kept = [str(python) for root in roots for python in sorted(root.glob(f"versions/{version}.*/bin/python"))]
+    for candidate in filter(None, [found, *kept]):
         if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
             return candidate
     return None
