@@ -31,7 +31,7 @@ RUN_S = 150
 def interpreter(version: str) -> str | None:
     """The path of an interpreter of that version ("3.12"): on PATH, or one of pyenv's."""
     found = shutil.which(f"python{version}")
-    # pyenv's shims stand on PATH for versions that are not chosen, and then refuse to run; the versions are beside them.
+    # pyenv's shims stand on PATH for versions that are not chosen, and refuse to run; the versions are beside them.
     roots = [
         Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser(),
         *(Path(found).parents[1:2] if found else ()),
