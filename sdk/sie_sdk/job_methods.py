@@ -5,21 +5,19 @@ Owns signatures and their documentation, as ``methods`` does for the others. Wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from sie_sdk import calls, jobs
-from sie_sdk.effects import Call, Cancel
+from sie_sdk.effects import Call
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.jobs import AsyncJob, Job
+from sie_sdk.keywords import Async, Many, One, SubmitEncode, SubmitExtract, SubmitKeywords
 from sie_sdk.types import (
     EncodeResult,
     ExtractResult,
     Item,
     Operation,
-    OutputDtype,
-    OutputType,
-    Priority,
     Progress,
     ScoreResult,
 )
@@ -29,40 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
-One: TypeAlias = Item | str
-Many: TypeAlias = Iterable[Item | str]
-Async: TypeAlias = Coroutine[Any, Any, T]
 Blocking: TypeAlias = "JobMethods[httpx.Client]"
 Awaited: TypeAlias = "JobMethods[httpx.AsyncClient]"
-
-
-class SubmitKeywords(TypedDict, total=False):
-    """The keywords of every ``submit``; ``encode`` documents them."""
-
-    instruction: str | None
-    options: Mapping[str, Any] | None
-    deadline_s: float
-    progress: Callable[[Progress], object] | None
-    cancel: Cancel | None
-    idempotency_key: str | None
-    priority: Priority | None
-    expire_s: float | None
-    pool: str | None
-
-
-class SubmitEncode(SubmitKeywords, total=False):
-    """The keywords of ``submit("encode", ...)``."""
-
-    output_types: Sequence[OutputType] | None
-    output_dtype: OutputDtype | None
-    is_query: bool | None
-
-
-class SubmitExtract(SubmitKeywords, total=False):
-    """The keywords of ``submit("extract", ...)``."""
-
-    labels: Sequence[str] | None
-    output_schema: Mapping[str, Any] | None
 
 
 class JobMethods(Generic[Http]):

@@ -6,11 +6,12 @@ clients themselves and the life of their connections (``client``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack, overload
 
 from sie_sdk import calls
 from sie_sdk.effects import Call, Cancel, Patience, Terms
+from sie_sdk.keywords import Async, CallKeywords, EncodeKeywords, ExtractKeywords, Many, One
 from sie_sdk.types import (
     EncodeResult,
     ExtractResult,
@@ -29,46 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
-One: TypeAlias = Item | str
-Many: TypeAlias = Iterable[Item | str]
-Async: TypeAlias = Coroutine[Any, Any, T]
 Blocking: TypeAlias = "Methods[httpx.Client]"
 Awaited: TypeAlias = "Methods[httpx.AsyncClient]"
 
 
 CONCURRENCY = 8
 """Requests that a call for many items has under way at a time, unless told otherwise."""
-
-
-class CallKeywords(TypedDict, total=False):
-    """The keywords of every inference call, for the type checker; ``encode`` documents them."""
-
-    instruction: str | None
-    options: Mapping[str, Any] | None
-    wait_for_capacity: bool
-    deadline_s: float
-    progress: Callable[[Progress], object] | None
-    cancel: Cancel | None
-    idempotency_key: str | None
-    priority: Priority | None
-    expire_s: float | None
-    pool: str | None
-    concurrency: int
-
-
-class EncodeKeywords(CallKeywords, total=False):
-    """The keywords of ``encode``."""
-
-    output_types: Sequence[OutputType] | None
-    output_dtype: OutputDtype | None
-    is_query: bool | None
-
-
-class ExtractKeywords(CallKeywords, total=False):
-    """The keywords of ``extract``."""
-
-    labels: Sequence[str] | None
-    output_schema: Mapping[str, Any] | None
 
 
 class Methods(Generic[Http]):

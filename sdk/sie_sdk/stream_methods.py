@@ -14,14 +14,14 @@ from sie_sdk import calls
 from sie_sdk.chunks import Chunk
 from sie_sdk.effects import Call
 from sie_sdk.errors import InvalidInputError
-from sie_sdk.methods import CONCURRENCY, EncodeKeywords, ExtractKeywords
+from sie_sdk.keywords import EncodeKeywords, ExtractKeywords, One
+from sie_sdk.methods import CONCURRENCY
 from sie_sdk.types import EncodeResult, ExtractResult, Item, Operation, Progress
 
 if TYPE_CHECKING:
     import httpx
 
 Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
-One: TypeAlias = Item | str
 Blocking: TypeAlias = "StreamMethods[httpx.Client]"
 Awaited: TypeAlias = "StreamMethods[httpx.AsyncClient]"
 

@@ -26,6 +26,7 @@ from sie_sdk import (
     UnexpectedReplyError,
     __version__,
     calls,
+    keywords,
     methods,
     settle,
     wire,
@@ -258,19 +259,19 @@ def test_a_header_that_cannot_travel_is_the_callers_error(call: Caller) -> None:
 @pytest.mark.parametrize(
     ("method", "typed"),
     [
-        (SIEClient.encode, methods.EncodeKeywords),
-        (SIEClient.score, methods.CallKeywords),
-        (SIEClient.extract, methods.ExtractKeywords),
+        (SIEClient.encode, keywords.EncodeKeywords),
+        (SIEClient.score, keywords.CallKeywords),
+        (SIEClient.extract, keywords.ExtractKeywords),
     ],
 )
 def test_the_typed_keywords_are_those_of_the_method(method: Callable[..., Any], typed: type) -> None:
     hints = get_type_hints(method, vars(methods))
-    keywords = {
+    own = {
         name: hints[name]
         for name, parameter in inspect.signature(method).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert keywords == get_type_hints(typed, vars(methods))
+    assert own == get_type_hints(typed, vars(keywords))
 
 
 def test_keys_are_fresh_and_laid_out_as_uuid7() -> None:

@@ -25,7 +25,7 @@ from sie_sdk import (
 )
 from sie_sdk.integrations import absent, embeddings
 from sie_sdk.integrations.connection import Connection, found
-from sie_sdk.methods import CallKeywords
+from sie_sdk.keywords import CallKeywords
 from sie_sdk.types import Entity, ExtractResult
 
 TERMS: CallKeywords = {"options": {"overflow_policy": "error"}, "deadline_s": 9.0, "pool": None}

@@ -17,7 +17,7 @@ import msgspec
 from sie_sdk.chunks import ITEMS
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import ConfigurationError, from_wire
-from sie_sdk.methods import CallKeywords, EncodeKeywords, ExtractKeywords
+from sie_sdk.keywords import CallKeywords, EncodeKeywords, ExtractKeywords
 from sie_sdk.types import EncodeResult, ExtractResult, Item, ScoreResult
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from sie_sdk.errors import UnexpectedReplyError
-from sie_sdk.methods import CallKeywords, EncodeKeywords
+from sie_sdk.keywords import CallKeywords, EncodeKeywords
 from sie_sdk.types import EncodeResult, OutputDtype, OutputType
 
 T = TypeVar("T")

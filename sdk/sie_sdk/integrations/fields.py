@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.integrations import embeddings
 from sie_sdk.integrations.connection import Connection
-from sie_sdk.methods import CallKeywords, EncodeKeywords
+from sie_sdk.keywords import CallKeywords, EncodeKeywords
 from sie_sdk.types import OutputDtype
 
 

@@ -24,7 +24,7 @@ except ImportError as error:
 from sie_sdk.integrations import embeddings
 from sie_sdk.integrations.connection import found
 from sie_sdk.integrations.fields import Connected, Embedding
-from sie_sdk.methods import CallKeywords, EncodeKeywords, ExtractKeywords
+from sie_sdk.keywords import CallKeywords, EncodeKeywords, ExtractKeywords
 
 __all__ = ["SIEEmbeddings", "SIEExtractor", "SIEReranker", "SIESparseEmbeddings", "SIESparseEncoder", "SparseVector"]
 

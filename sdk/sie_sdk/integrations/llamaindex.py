@@ -32,7 +32,7 @@ from sie_sdk.errors import InvalidInputError
 from sie_sdk.integrations import embeddings
 from sie_sdk.integrations.connection import Connection, found
 from sie_sdk.integrations.fields import Connected, Embedding
-from sie_sdk.methods import CallKeywords, EncodeKeywords, ExtractKeywords
+from sie_sdk.keywords import CallKeywords, EncodeKeywords, ExtractKeywords
 
 __all__ = ["SIEEmbedding", "SIENodePostprocessor", "SIESparseEmbeddingFunction", "create_sie_extractor_tool"]
 

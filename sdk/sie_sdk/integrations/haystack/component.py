@@ -16,7 +16,7 @@ from tqdm import tqdm
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.integrations.connection import Connection
-from sie_sdk.methods import CallKeywords
+from sie_sdk.keywords import CallKeywords
 from sie_sdk.types import Progress
 
 KEY = Secret.from_env_var("SIE_API_KEY", strict=False)

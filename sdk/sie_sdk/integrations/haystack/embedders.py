@@ -12,7 +12,7 @@ from haystack.utils import Secret
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.integrations import embeddings
 from sie_sdk.integrations.haystack.component import KEY, ServedComponent, bar, checked, text_of
-from sie_sdk.methods import EncodeKeywords
+from sie_sdk.keywords import EncodeKeywords
 from sie_sdk.types import OutputDtype
 
 

@@ -9,7 +9,7 @@ from haystack.utils import Secret
 
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.integrations.haystack.component import KEY, ServedComponent
-from sie_sdk.methods import ExtractKeywords
+from sie_sdk.keywords import ExtractKeywords
 from sie_sdk.types import Classification, Entity, ExtractResult
 
 

@@ -12,7 +12,7 @@ from haystack.utils import Secret
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.integrations.haystack.component import KEY, ServedComponent, checked, text_of
-from sie_sdk.methods import CallKeywords
+from sie_sdk.keywords import CallKeywords
 
 
 @component
