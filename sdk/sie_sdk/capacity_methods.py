@@ -6,18 +6,18 @@ Owns signatures and their documentation, as ``methods`` does for the others. Wha
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sie_sdk import capacity
 from sie_sdk.capacity import Capacity
-from sie_sdk.effects import Call, Cancel, Patience
+from sie_sdk.carrier import Carrier, Http
+from sie_sdk.effects import Cancel, Patience
 from sie_sdk.types import Progress
 
 if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
-Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 Async: TypeAlias = Coroutine[Any, Any, T]
 Blocking: TypeAlias = "CapacityMethods[httpx.Client]"
 Awaited: TypeAlias = "CapacityMethods[httpx.AsyncClient]"
@@ -32,11 +32,8 @@ class WaitKeywords(TypedDict, total=False):
     cancel: Cancel | None
 
 
-class CapacityMethods(Generic[Http]):
+class CapacityMethods(Carrier[Http]):
     """What both clients can tell of the server's workers."""
-
-    _timeout_s: float
-    _pool: str | None
 
     @overload
     def get_capacity(self: Blocking) -> Capacity: ...
@@ -103,12 +100,3 @@ class CapacityMethods(Generic[Http]):
         """
         patience = Patience(True, deadline_s, self._timeout_s)
         return self._stream(capacity.watch(interval_s, patience), 1, None)
-
-    def _impatience(self) -> Patience:
-        raise NotImplementedError
-
-    def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        raise NotImplementedError
-
-    def _stream(self, calls: Any, width: int, progress: Callable[[Progress], object] | None) -> Any:
-        raise NotImplementedError

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sie_sdk import chunks
 from sie_sdk.capacity_methods import CapacityMethods
+from sie_sdk.carrier import Http
 from sie_sdk.chunks import Chunk, Tally
 from sie_sdk.effects import Call, Server, Together
 from sie_sdk.errors import ConfigurationError
 from sie_sdk.job_methods import JobMethods
 from sie_sdk.jobs import AsyncJob, Job
-from sie_sdk.methods import Http, Methods
+from sie_sdk.methods import Methods
 from sie_sdk.pool_methods import PoolKeywords, PoolMethods, pool_spec
 from sie_sdk.stream_methods import StreamMethods
 from sie_sdk.types import Progress

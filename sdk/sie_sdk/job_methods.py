@@ -5,10 +5,12 @@ Owns signatures and their documentation, as ``methods`` does for the others. Wha
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from sie_sdk import calls, jobs
+from sie_sdk.carrier import Carrier, Http
 from sie_sdk.effects import Call
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.jobs import AsyncJob, Job
@@ -26,16 +28,12 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
-Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 Blocking: TypeAlias = "JobMethods[httpx.Client]"
 Awaited: TypeAlias = "JobMethods[httpx.AsyncClient]"
 
 
-class JobMethods(Generic[Http]):
+class JobMethods(Carrier[Http]):
     """What both clients can do with jobs. The first reading of one item goes before that of many, as in ``Methods``."""
-
-    _timeout_s: float
-    _pool: str | None
 
     @overload
     def submit(  # type: ignore[overload-overlap]
@@ -154,8 +152,6 @@ class JobMethods(Generic[Http]):
         ids, sizes = yield from jobs.submit(order, calls.many(items))
         return self._job(",".join(ids), order.operation, sizes, one)
 
+    @abstractmethod
     def _job(self, *fields: Any) -> Any:
-        raise NotImplementedError
-
-    def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        raise NotImplementedError
+        """The handle on work with these ids."""

@@ -7,10 +7,11 @@ clients themselves and the life of their connections (``client``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 from sie_sdk import calls
-from sie_sdk.effects import Call, Cancel, Patience, Terms
+from sie_sdk.carrier import Carrier, Http
+from sie_sdk.effects import Cancel, Patience, Terms
 from sie_sdk.keywords import Async, CallKeywords, EncodeKeywords, ExtractKeywords, Many, One
 from sie_sdk.types import (
     EncodeResult,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
-Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 Blocking: TypeAlias = "Methods[httpx.Client]"
 Awaited: TypeAlias = "Methods[httpx.AsyncClient]"
 
@@ -38,15 +38,12 @@ CONCURRENCY = 8
 """Requests that a call for many items has under way at a time, unless told otherwise."""
 
 
-class Methods(Generic[Http]):
+class Methods(Carrier[Http]):
     """What both clients can do. A method has a reading for each: blocking, or awaited.
 
     ``encode`` and ``extract`` have two more: one item, or many. A str is a sequence of str as well, hence the ignores:
     the first reading that fits is the one meant, for the type checker as at run time.
     """
-
-    _timeout_s: float
-    _pool: str | None
 
     @overload
     def encode(  # type: ignore[overload-overlap]
@@ -267,9 +264,3 @@ class Methods(Generic[Http]):
             ModelNotFoundError: ``error.details["nearest"]`` has names that are close.
         """
         return self._run(calls.get_model(name, self._impatience()))
-
-    def _impatience(self) -> Patience:
-        return Patience(wait_for_capacity=False, deadline_s=self._timeout_s, timeout_s=self._timeout_s)
-
-    def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        raise NotImplementedError

@@ -5,19 +5,17 @@ Owns signatures and their documentation, as ``methods`` does for the others. Wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sie_sdk import pool_calls
-from sie_sdk.effects import Call, Patience
+from sie_sdk.carrier import Carrier, Http
 from sie_sdk.pools import DEFAULT_TTL_S, PoolInfo, PoolSpec
-from sie_sdk.types import Progress
 
 if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
-Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 Async: TypeAlias = Coroutine[Any, Any, T]
 Blocking: TypeAlias = "PoolMethods[httpx.Client]"
 Awaited: TypeAlias = "PoolMethods[httpx.AsyncClient]"
@@ -33,7 +31,7 @@ class PoolKeywords(TypedDict, total=False):
     pinned_models: Sequence[str]
 
 
-class PoolMethods(Generic[Http]):
+class PoolMethods(Carrier[Http]):
     """What both clients can do with pools: named capacity with a lease."""
 
     @overload
@@ -119,12 +117,6 @@ class PoolMethods(Generic[Http]):
     def delete_pool(self, name: str) -> Any:
         """End a pool; what is queued in it is still done. False when there was none of that name."""
         return self._run(pool_calls.delete(name, self._impatience()))
-
-    def _impatience(self) -> Patience:
-        raise NotImplementedError
-
-    def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        raise NotImplementedError
 
 
 def pool_spec(name: str, gpus: Mapping[str, int] | None, **keywords: Unpack[PoolKeywords]) -> PoolSpec:

@@ -6,11 +6,13 @@ Owns signatures and their documentation, as ``methods`` does for the others. How
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 from sie_sdk import calls
+from sie_sdk.carrier import Carrier, Http
 from sie_sdk.chunks import Chunk
 from sie_sdk.effects import Call
 from sie_sdk.errors import InvalidInputError
@@ -21,16 +23,12 @@ from sie_sdk.types import EncodeResult, ExtractResult, Item, Operation, Progress
 if TYPE_CHECKING:
     import httpx
 
-Http = TypeVar("Http", bound="httpx.Client | httpx.AsyncClient")
 Blocking: TypeAlias = "StreamMethods[httpx.Client]"
 Awaited: TypeAlias = "StreamMethods[httpx.AsyncClient]"
 
 
-class StreamMethods(Generic[Http]):
+class StreamMethods(Carrier[Http]):
     """What both clients can do with any number of items, in memory that does not grow with it."""
-
-    _timeout_s: float
-    _pool: str | None
 
     @overload
     def encode_stream(
@@ -95,8 +93,6 @@ class StreamMethods(Generic[Http]):
         order = calls.order(operation, model, self._timeout_s, self._pool, **keywords)
         return self._stream(self._each(partial(calls.part, order), items), concurrency, progress)
 
+    @abstractmethod
     def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> Any:
-        raise NotImplementedError
-
-    def _stream(self, calls: Any, width: int, progress: Callable[[Progress], object] | None) -> Any:
-        raise NotImplementedError
+        """The calls for items, a chunk each, as they are needed."""
