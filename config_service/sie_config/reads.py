@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from sie_broker.http_body import read_body
 from sie_config.model_spec import ModelSpec
-from sie_config.registry import Registry
+from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
 from sie_sdk.errors import BundleNotFoundError, InvalidInputError
 
@@ -109,8 +109,9 @@ class Reads:
     async def models(self, request: Request) -> Response:
         """All models, by name."""
         rows = [
-            ModelRow(spec.id, spec.bundle, spec.pool, spec.profile, spec.revision, spec.profile_names)
+            ModelRow(spec.id, lane.bundle, lane.pool, lane.profile, spec.revision, spec.profile_names)
             for spec in self._registry.specs()
+            for lane in [lane_of(spec)]
         ]
         return _json(ModelRows(self._registry.epoch, rows))
 

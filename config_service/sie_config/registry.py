@@ -21,7 +21,8 @@ from sie_sdk.errors import BundleConflictError, BundleNotFoundError, ModelNotFou
 
 def lane_of(spec: ModelSpec) -> Lane:
     """Where the model's work waits."""
-    return Lane(pool=spec.pool, bundle=spec.bundle, profile=spec.profile)
+    profile = spec.machine_profiles[0] if spec.machine_profiles else "cpu"
+    return Lane(pool=spec.pool, bundle=spec.bundle or "default", profile=profile)
 
 
 class Registry:

@@ -15,7 +15,7 @@ from sie_sdk.types import OutputDtype, OutputType
 
 ENCODE: Final = ("is_query", "overflow_policy", "max_seq_length", "normalize", "dimensions", "output_types", "muvera")
 SCORE: Final = ("overflow_policy", "max_seq_length", "activation", "instruction")
-EXTRACT: Final = {
+EXTRACT: Final[Mapping[str, tuple[str, ...]]] = {
     "entities": ("threshold", "aggregation_strategy", "flat_ner", "max_seq_length"),
     "classes": ("threshold", "top_k", "multi_label", "overflow_policy", "max_seq_length"),
     "entailment": ("threshold", "top_k", "multi_label", "hypothesis_template", "overflow_policy", "max_seq_length"),

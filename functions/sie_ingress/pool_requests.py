@@ -177,10 +177,11 @@ def check_serves(pool: Pool, model: ModelSpec) -> None:
     Raises:
         PoolCapacityError: its bundle, machine profile or own pool is another.
     """
-    if lane_of(model) not in {service_of(lane) for lane in pool.lanes()}:
+    own = lane_of(model)
+    if own not in {service_of(lane) for lane in pool.lanes()}:
         raise PoolCapacityError(
             f"Pool {pool.name} has no workers for {model.id}.",
             field="X-SIE-Pool",
             limit=f"bundle {pool.bundle} on {', '.join(pool.profiles)}",
-            hint=f"The model runs in bundle {model.bundle} on {model.profile} of pool {model.pool}.",
+            hint=f"The model runs in bundle {own.bundle} on {own.profile} of pool {own.pool}.",
         )

@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from sie_config.model_spec import HubSource, ModelSpec
-from sie_config.registry import Registry
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry, lane_of
+from sie_config.sources import HubSource
 from sie_ingress.cluster import Cluster, WorkerRow
 from sie_ingress.models import dims
 from sie_sdk.version import __version__
@@ -73,7 +74,8 @@ def status(registry: Registry, seen: Cluster, began: float, ready: bool) -> Stat
     first, spec = next(iter(workers), None), next(iter(specs), None)
     profile, pool, bundle = (first.gpu, first.pool, first.bundle) if first else ("", "default", "default")
     if first is None and spec is not None:
-        profile, pool, bundle = spec.profile, spec.pool, spec.bundle
+        lane = lane_of(spec)
+        profile, pool, bundle = lane.profile, lane.pool, lane.bundle
     rows = {row.name: row for row in seen.models}
     return Status(
         timestamp=seen.timestamp,

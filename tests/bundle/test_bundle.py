@@ -13,8 +13,8 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import LoadFailure
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
-from sie_config.model_spec import LocalSource
 from sie_config.registry import Registry
+from sie_config.sources import LocalSource
 from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
 from tests.conftest import eventually
@@ -25,7 +25,7 @@ PINNED, PLAIN, ELSEWHERE = "test/pinned", "test/plain", "test/elsewhere"
 @pytest.fixture
 async def bundle(tiny_folder: Path, tmp_path: Path) -> AsyncIterator[Bundle]:
     specs = [tiny_model.spec(tiny_folder, name) for name in (PINNED, PLAIN, ELSEWHERE)]
-    registry = Registry([*specs[:2], msgspec.structs.replace(specs[2], profile="other")])
+    registry = Registry([*specs[:2], msgspec.structs.replace(specs[2], machine_profiles=("other",))])
     broker = MemoryBroker()
     await broker.connect()
     names = f" {PINNED.upper()}, absent/model,{ELSEWHERE} ,"

@@ -208,7 +208,7 @@ async def test_a_bundle_tells_whom_it_works_for_and_keeps_what_that_pool_pins(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     specs = [tiny_model.spec(tiny_folder, name) for name in ("test/own", "test/theirs", "test/other")]
-    registry = Registry([*specs[:2], msgspec.structs.replace(specs[2], profile="other")])
+    registry = Registry([*specs[:2], msgspec.structs.replace(specs[2], machine_profiles=("other",))])
     broker = MemoryBroker()
     settings = Settings(pinned_models="test/own", cache_dir=str(tmp_path), precision="float32")
     bundle = Bundle(broker, registry, settings)

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from sie_bundle.weights import weights
-from sie_config.model_spec import Dense, HubSource, LocalSource, Tasks
+from sie_config.sources import HubSource, LocalSource
+from sie_config.tasks import Dense, Tasks
 from sie_sdk.errors import ModelLoadFailedError, WeightsUnavailableError
 from tests import tiny_model
 from tests.bundle.residencies import PAUSES, Clock, Loads, Made, residency, specs

@@ -11,7 +11,7 @@ import pytest
 
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import score
-from sie_config.model_spec import Multivector, Score, Tasks
+from sie_config.tasks import Multivector, Score, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError
 from sie_sdk.types import Item, ScoreRequest, ScoreResult, Timing, Usage

@@ -23,7 +23,7 @@ from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 
 TEAM = Lane("team-a", "default", "cpu")
-ELSEWHERE = msgspec.structs.replace(SPEC, id="org/elsewhere", profile="l4")
+ELSEWHERE = msgspec.structs.replace(SPEC, id="org/elsewhere", machine_profiles=("l4",))
 GOLD = msgspec.structs.replace(SPEC, id="org/gold", pool="gold")
 REGISTRY = Registry([SPEC, ELSEWHERE, GOLD])
 

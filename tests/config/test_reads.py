@@ -19,7 +19,7 @@ from sie_config.registry import Registry
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, SPECS, TAGGER
 
 PROFILED = msgspec.structs.replace(EVERYTHING, profiles={"light": Profile({"output_dtype": "int8"})})
-ELSEWHERE = msgspec.structs.replace(RERANKER, bundle="Other", pool="own", profile="l4")
+ELSEWHERE = msgspec.structs.replace(RERANKER, bundle="Other", pool="own", machine_profiles=("l4",))
 PACKAGED = list(catalog.load().values())
 
 

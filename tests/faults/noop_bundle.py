@@ -34,8 +34,10 @@ from sie_bundle.presence import Counts, Presence
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config import mirror
-from sie_config.model_spec import Dense, LocalSource, ModelSpec, Tasks
+from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
+from sie_config.sources import LocalSource
+from sie_config.tasks import Dense, Tasks
 from sie_sdk import replies, settings, wire
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.types import Timing, Usage
@@ -76,7 +78,7 @@ def spec(model: str, lane: Lane) -> ModelSpec:
         revision="0",
         pool=lane.pool,
         bundle=lane.bundle,
-        profile=lane.profile,
+        machine_profiles=(lane.profile,),
     )
 
 

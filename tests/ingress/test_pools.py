@@ -27,7 +27,7 @@ TEAM = {"name": "team-a", "gpus": {"cpu": 2}}
 @pytest.fixture
 async def pooled(desk: Desk) -> AsyncIterator[Desk]:
     """A desk whose config service gives pools their queues; its catalogue has models elsewhere too."""
-    desk.registry.put(msgspec.structs.replace(SPEC, id="org/elsewhere", profile="l4"))
+    desk.registry.put(msgspec.structs.replace(SPEC, id="org/elsewhere", machine_profiles=("l4",)))
     desk.registry.put(msgspec.structs.replace(SPEC, id="org/golden", pool="gold"))
     await desk.broker.provision([(lane_of(spec), spec.id) for spec in desk.registry.specs()])
     keeping = asyncio.create_task(PoolQueues(desk.broker, desk.registry, PoolTable(desk.broker.pools)).run())

@@ -18,7 +18,8 @@ from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import augmented, kept, marked
 from sie_config import runtime_options
-from sie_config.model_spec import ModelSpec, Multivector
+from sie_config.model_spec import ModelSpec
+from sie_config.tasks import Multivector
 from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError

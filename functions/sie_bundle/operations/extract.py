@@ -15,7 +15,7 @@ from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, e
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_config import runtime_options
-from sie_config.model_spec import Extract
+from sie_config.tasks import Extract
 from sie_sdk import replies, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from sie_sdk.labels import labels_to_try
@@ -57,7 +57,7 @@ def plan(model: Model, request: ExtractRequest) -> Plan:
     for name in ("output_schema", "instruction"):
         if getattr(params, name):
             raise InvalidInputError(f"{spec.id} takes no {name}.", field=f"params.{name}", hint="Leave it out.")
-    options = Options(params.options, runtime_options.EXTRACT[task.kind], "params.options")
+    options = Options(params.options, runtime_options.EXTRACT.get(task.kind, ()), "params.options")
     return {"entities": _entities, "classes": _classes, "entailment": _entailment}[task.kind](
         model, request, task, options
     )

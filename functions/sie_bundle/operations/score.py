@@ -18,7 +18,7 @@ from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept
 from sie_config import runtime_options
-from sie_config.model_spec import Multivector, Score
+from sie_config.tasks import Multivector, Score
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.scoring import maxsim

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from sie_bundle.weights.source import Reason, SourceError
-from sie_config.model_spec import HubSource
+from sie_config.sources import HubSource
 
 CONNECT_S = 3.0
 

@@ -1,0 +1,124 @@
+"""What a model can do, as records: one per task, with how its states become the answer.
+
+Owns the fields and their defaults. What runs them stands in ``sie_bundle.engine.heads`` and ``sie_bundle.operations``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dense embeddings: how token states become one vector of ``dim`` numbers."""
+
+    dim: Positive
+    pooling: Literal["cls", "mean", "last", "weighted_mean"] = "mean"
+    normalize: bool = True
+    query_prompt: str = ""
+    """Put before each text when ``options.is_query`` is set."""
+    document_prompt: str = ""
+    query_template: str = ""
+    """Instead of ``query_prompt``: the text with its places ``{text}`` and ``{instruction}``."""
+    document_template: str = ""
+    instruction: str = ""
+    """What stands for ``{instruction}`` where a request gives none."""
+    dims: tuple[Positive, ...] = ()
+    """Shorter lengths the model was trained for (Matryoshka); ``options.dimensions`` may ask for them."""
+    projection: str = ""
+    """The linear layer after pooling, by the name of its tensor without ``.weight``; empty: none."""
+
+
+class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sparse embeddings: a weight for each of ``dim`` vocabulary entries.
+
+    ``splade``: the masked-language-model head, maximum over the tokens of log(1 + relu(logit)) (SPLADE v2, 2109.10086).
+    ``lexical``: one weight per token of the text, the maximum where a token occurs twice (BGE-M3, 2402.03216).
+    """
+
+    dim: Positive
+    kind: Literal["splade", "lexical"] = "splade"
+    projection: str = "sparse_linear"
+    """``lexical``: the linear layer that weighs a token, as `Dense.projection`."""
+
+
+class Multivector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One vector of ``dim`` numbers per token, of length 1 (ColBERT, 2004.12832)."""
+
+    dim: Positive
+    projection: str = "linear"
+    """The linear layer on token states, as `Dense.projection`; empty: none."""
+    query_marker: str = ""
+    document_marker: str = ""
+    """A token put behind the first one, ``[unused0]`` for instance."""
+    query_length: int = 0
+    """Queries shorter than this are filled up with mask tokens, whose vectors count (query augmentation)."""
+    mask: str = "[MASK]"
+    """The mask token."""
+    attend_to_mask: bool = False
+    """Whether a query's tokens see the mask tokens too."""
+    skip_punctuation: bool = False
+    """Leave out the vectors of documents' punctuation tokens."""
+    skip_first: bool = False
+    """Leave out the vector of the first token (BGE-M3)."""
+
+
+class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Relevance of a document to a query.
+
+    ``cross_encoder``: both in one row, one logit of the classification head. ``yes_no``: a causal language model's
+    logit of "yes" less that of "no" behind a template. ``maxsim``: the sum over the query's vectors of the largest
+    inner product with the document's; needs the multivector task.
+    """
+
+    kind: Literal["cross_encoder", "yes_no", "maxsim"] = "cross_encoder"
+    activation: Literal["none", "sigmoid"] = "none"
+    template: str = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+    """``yes_no``: the text, with its three places; the first part to be cut when it is too long."""
+    prefix: str = ""
+    suffix: str = ""
+    """``yes_no``: what stands before and behind it, never cut."""
+    instruction: str = ""
+    """The default for ``{instruction}``."""
+    yes: str = "yes"
+    no: str = "no"
+
+
+class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Structure out of text.
+
+    ``entities``: a label per token, merged to spans. ``classes``: labels of the whole text. ``entailment``: the
+    caller's own labels, each tried as a hypothesis by a natural-language-inference model (1909.00161). Known, and
+    computed by nothing here yet: ``spans``: the caller's labels over spans of the text (GLiNER, 2311.08526);
+    ``zero_shot``: the caller's labels of the whole text in one pass (GLiClass); ``relations`` between entities;
+    ``objects``: boxes in an image; ``document``: the text and structure of a page.
+    """
+
+    kind: Literal["entities", "classes", "entailment", "spans", "zero_shot", "relations", "objects", "document"]
+    labels: tuple[str, ...] = ()
+    """The head's labels in order; empty: ``id2label`` of config.json."""
+    head: str = ""
+    """Layers and activations of a head that is not the family's own: ``2_Dense.linear relu 3_Dense.linear``."""
+    pooling: Literal["", "cls", "mean", "last"] = ""
+    """``classes``, ``entailment``: which vector the head reads, where it is not the family's."""
+    aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
+    """``entities``: how sub-word labels become one, as in transformers' token classification pipeline."""
+    overlap: int = 32
+    """``entities``: tokens that neighbouring windows of a long text share."""
+    multi_label: bool = False
+    """Labels do not exclude each other: a sigmoid for each instead of a softmax over all."""
+    hypothesis: str = "This example is {}."
+    """``entailment``: what is made of a label."""
+
+
+class Tasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model can do; a task that is absent is refused with a typed error."""
+
+    dense: Dense | None = None
+    sparse: Sparse | None = None
+    multivector: Multivector | None = None
+    score: Score | None = None
+    extract: Extract | None = None
