@@ -7,6 +7,7 @@ architecture needs a YAML file and a golden vector, nothing else.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -170,6 +171,33 @@ def parse(document: Any, *, origin: str) -> ModelSpec:
             f"{origin} is not a valid model spec: {'; '.join(faults)}.", field=origin, faults=faults
         )
     return spec
+
+
+def document(spec: ModelSpec) -> dict[str, Any]:
+    """The spec as one would write it: what is as by default is left out; `parse` reads it back."""
+    written = _written(spec)
+    assert isinstance(written, dict)
+    return written
+
+
+def etag(spec: ModelSpec) -> str:
+    """16 hex digits that are the same wherever the spec is: two specs that differ in anything differ here."""
+    return hashlib.blake2b(msgspec.json.encode(spec, order="deterministic"), digest_size=8).hexdigest()
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        config = value.__struct_config__
+        told = {config.tag_field: config.tag} if config.tag_field else {}
+        for field in msgspec.structs.fields(value):
+            held = getattr(value, field.name)
+            default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+            if held != default:
+                told[field.encode_name] = _written(held)
+        return told
+    if isinstance(value, dict):
+        return {name: _written(held) for name, held in value.items()}
+    return [_written(held) for held in value] if isinstance(value, tuple | list) else value
 
 
 def _profile_faults(spec: ModelSpec) -> Iterator[str]:

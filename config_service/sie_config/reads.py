@@ -7,7 +7,6 @@ lead to. Nothing is written here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import yaml
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker.http_body import read_body
-from sie_config.model_spec import ModelSpec
+from sie_config import model_spec
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
 from sie_sdk.errors import BundleNotFoundError, InvalidInputError
@@ -118,7 +117,7 @@ class Reads:
     async def model(self, request: Request) -> Response:
         """One spec: YAML, or JSON where ``Accept`` names it."""
         spec = self._registry.model(request.path_params["model"])
-        return _json(spec, vary=True) if _wants_json(request) else _yaml(document(spec))
+        return _json(spec, vary=True) if _wants_json(request) else _yaml(model_spec.document(spec))
 
     async def bundles(self, request: Request) -> Response:
         """All bundles, by name."""
@@ -154,28 +153,6 @@ class Reads:
             )
         adapters = sorted({spec.family for spec in specs})
         return Bundle(specs[0].bundle, PRIORITY, "catalogue", adapters, [spec.id for spec in specs])
-
-
-def document(spec: ModelSpec) -> dict[str, Any]:
-    """The spec as one would write it: what is as by default is left out; `model_spec.parse` reads it back."""
-    written = _written(spec)
-    assert isinstance(written, dict)
-    return written
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        config = value.__struct_config__
-        told = {config.tag_field: config.tag} if config.tag_field else {}
-        for field in msgspec.structs.fields(value):
-            held = getattr(value, field.name)
-            default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-            if held != default:
-                told[field.encode_name] = _written(held)
-        return told
-    if isinstance(value, dict):
-        return {name: _written(held) for name, held in value.items()}
-    return [_written(held) for held in value] if isinstance(value, tuple | list) else value
 
 
 async def _read(request: Request) -> Resolve:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import catalog, model_spec, reads
+from sie_config import catalog, model_spec
 from sie_config.app import app
 from sie_config.model_spec import ModelSpec, Profile
 from sie_config.registry import Registry
@@ -36,9 +37,17 @@ def error(answer: httpx.Response) -> Any:
 
 @given(st.sampled_from([*PACKAGED, *SPECS, PROFILED, ELSEWHERE]))
 def test_a_spec_as_yaml_is_read_back_as_the_same_spec_and_says_nothing_needless(spec: ModelSpec) -> None:
-    written = reads.document(spec)
+    written = model_spec.document(spec)
     assert model_spec.parse(yaml.safe_load(yaml.safe_dump(written)), origin="m.yaml") == spec
     assert "default_profile" not in written and None not in written.values()
+
+
+@given(st.sampled_from(PACKAGED), st.sampled_from(["pool", "owner", "licence"]))
+def test_the_etag_is_the_specs_own_and_another_after_any_change(spec: ModelSpec, field: str) -> None:
+    read_back = model_spec.parse(model_spec.document(spec), origin="m.yaml")
+    assert re.fullmatch("[0-9a-f]{16}", model_spec.etag(spec))
+    assert model_spec.etag(read_back) == model_spec.etag(spec)
+    assert model_spec.etag(msgspec.structs.replace(spec, **{field: "another"})) != model_spec.etag(spec)
 
 
 async def test_one_spec_is_yaml_unless_json_is_asked_for(client: httpx.AsyncClient) -> None:
