@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import catalog, model_spec
+from sie_config import catalog, model_spec, reads
 from sie_config.app import app
 from sie_config.model_spec import ModelSpec, Profile
 from sie_config.registry import Registry
