@@ -7,12 +7,12 @@ Owns the verbs; what travels and what is kept stands in ``records``. Knows no mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Literal, Protocol
 
 from sie_broker.parcel import Parcel
-from sie_broker.records import DeadLetter, Entry, Lane, Queue, Reply, Submission, Work, WorkerState
+from sie_broker.records import DeadLetter, Entry, Lane, Put, Queue, Reply, Submission, Work, WorkerState
 
 
 class Delivery(Protocol):
@@ -124,11 +124,23 @@ class Bucket(Protocol):
         """Delete if ``revision`` is still the key's last; whether it was."""
         ...
 
+    async def commit(self, puts: Sequence[Put], checks: Mapping[str, int]) -> list[int] | None:
+        """Write all of ``puts`` or nothing; at most 1,000, each key once. A time to live is for written values only.
+
+        ``checks``: revisions that further keys must still have; each needs a put without a ``revision`` of its own.
+        Returns the new revisions, in order; None when a revision was not what it had to be. The bucket must be one that
+        allows it (the config bucket).
+
+        Raises:
+            QueueUnavailableError: nobody knows whether it was written; what stands there says it, a moment later.
+        """
+        ...
+
     def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AbstractAsyncContextManager[None]:
         """Call ``changed(key, value)`` for each later change (None = deleted) while the context is open.
 
-        Not a log: after a broken connection changes may be missing, so readers also re-read. A `replace` or `remove`
-        that is refused is told too. Filters by ``key``.
+        Not a log: after a broken connection changes may be missing, so readers also re-read. A `replace`, `remove`
+        or `commit` that is refused is told too. Filters by ``key``.
         """
         ...
 

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -23,7 +23,18 @@ from sie_broker.contract import Delivery, Room, Store
 from sie_broker.events import envelope
 from sie_broker.memory_deadletters import MemoryDeadLetters
 from sie_broker.parcel import MemoryParcel, Parcel
-from sie_broker.records import MAX_DELIVERIES, MAX_REQUEUES, Entry, Lane, Queue, Reply, Submission, Work, WorkerState
+from sie_broker.records import (
+    MAX_DELIVERIES,
+    MAX_REQUEUES,
+    Entry,
+    Lane,
+    Put,
+    Queue,
+    Reply,
+    Submission,
+    Work,
+    WorkerState,
+)
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 DUPLICATE_WINDOW_S = 120.0
@@ -74,6 +85,19 @@ class MemoryBucket:
         if (await self.read(key)).revision != revision:
             return None
         return self._keep(key, value, self._ttl_s if ttl_s is None else ttl_s)
+
+    async def commit(self, puts: Sequence[Put], checks: Mapping[str, int]) -> list[int] | None:
+        expected = dict(checks) | {put.key: put.revision for put in puts if put.revision is not None}
+        if any([(await self.read(key)).revision != revision for key, revision in expected.items()]):
+            return None
+        return [self._commit(put) for put in puts]
+
+    def _commit(self, put: Put) -> int:
+        if put.value is not None:
+            return self._keep(put.key, put.value, self._ttl_s if put.ttl_s is None else put.ttl_s)
+        if self._values.pop(put.key, None) is not None:
+            self._tell(put.key, None)
+        return next(self._revisions)
 
     async def remove(self, key: str, revision: int) -> bool:
         if (await self.read(key)).revision != revision:

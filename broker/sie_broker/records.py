@@ -148,6 +148,15 @@ class Entry(NamedTuple):
     revision: int
 
 
+class Put(NamedTuple):
+    """One key of a `Bucket.commit`. ``value`` None: delete it. ``revision``: what must be its last; None: whatever."""
+
+    key: str
+    value: bytes | None
+    revision: int | None = None
+    ttl_s: int | None = None
+
+
 class DeadLetter(msgspec.Struct, frozen=True):
     """Work that nobody is given again, or a result that no sink takes, with all it came with; kept for a week."""
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sie_broker.contract import Broker, Bucket
-from sie_broker.records import Entry
+from sie_broker.records import Entry, Put
 
 
 @pytest.fixture
@@ -83,3 +83,45 @@ async def test_each_write_starts_the_time_to_live_anew(bucket: Bucket) -> None:
     assert lasting is not None
     await asyncio.sleep(1.2)  # the time to live of the write before has passed; this one has none
     assert await bucket.read("k") == Entry(b"2", lasting)
+
+
+async def test_a_commit_writes_all_or_nothing(broker: Broker) -> None:
+    await broker.provision([])
+    bucket = broker.config
+    token = await bucket.replace("lease", b"me", 0)
+    assert token is not None
+    puts = [Put("a", b"1"), Put("epoch", b"1", revision=0), Put("outbox.1", b"e")]
+    written = await bucket.commit(puts, {"lease": token})
+    assert written is not None and written == sorted(written)
+    assert await bucket.entries() == {"lease": b"me", "a": b"1", "epoch": b"1", "outbox.1": b"e"}
+    assert (await bucket.read("epoch")).revision == written[1]
+
+    before = await bucket.entries()
+    stale = [Put("a", b"2"), Put("epoch", b"2", revision=0), Put("outbox.2", b"e")]
+    assert await bucket.commit(stale, {"lease": token}) is None
+    late = [Put("a", b"2"), Put("epoch", b"2", revision=written[1]), Put("outbox.2", b"e")]
+    assert await bucket.replace("lease", b"another", token) is not None
+    assert await bucket.commit(late, {"lease": token}) is None
+    assert await bucket.entries() == before | {"lease": b"another"}
+
+
+async def test_a_commit_deletes_and_its_values_may_end(broker: Broker) -> None:
+    await broker.provision([])
+    bucket = broker.config
+    assert await bucket.commit([Put("a", b"1"), Put("b", b"1")], {}) is not None
+    written = await bucket.commit([Put("a", None), Put("c", b"1", ttl_s=1)], {})
+    assert written is not None
+    assert await bucket.get("a") is None and await bucket.get("b") == b"1"
+    deadline = time.monotonic() + 10
+    while await bucket.get("c") is not None:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+    assert await bucket.commit([Put("a", b"2", revision=(await bucket.read("a")).revision)], {}) is not None
+    assert await bucket.entries() == {"a": b"2", "b": b"1"}
+
+
+async def test_a_commit_takes_a_thousand_keys(broker: Broker) -> None:
+    await broker.provision([])
+    written = await broker.config.commit([Put(f"k.{n}", b"v") for n in range(1000)], {})
+    assert written is not None and len(written) == 1000
+    assert len(await broker.config.entries()) == 1000

@@ -8,7 +8,7 @@ a server restart, a subscription is back with the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import nats.js.errors
@@ -18,11 +18,10 @@ from nats.js import JetStreamContext
 from nats.js.api import Header
 from nats.js.kv import KV_MARKER_REASON, KV_OP, KV_PURGE, MSG_ROLLUP_SUBJECT, KeyValue
 
+from sie_broker.jetstream import atomic
+from sie_broker.jetstream.atomic import OUTDATED
 from sie_broker.jetstream.connection import translated
-from sie_broker.records import Entry
-
-OUTDATED = (10071, 10164)
-"""JetStream's error codes for "wrong last sequence": somebody else wrote meanwhile."""
+from sie_broker.records import Entry, Put
 
 AT_ONCE = 64
 """How many keys are asked for at a time."""
@@ -69,6 +68,10 @@ class NatsBucket:
     async def replace(self, key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:
         # Published here because nats-py's update drops the time to live.
         return await self._write_if_last(key, value, revision, {}, ttl_s)
+
+    async def commit(self, puts: Sequence[Put], checks: Mapping[str, int]) -> list[int] | None:
+        last = await atomic.publish(self._nc, self._prefix, puts, checks)
+        return None if last is None else [*range(last - len(puts) + 1, last + 1)]
 
     async def remove(self, key: str, revision: int) -> bool:
         marker = {KV_OP: KV_PURGE, Header.ROLLUP: MSG_ROLLUP_SUBJECT}

@@ -175,7 +175,8 @@ def buckets(limits: Limits) -> Iterable[dict[str, Any]]:
     )
     # On file too: a stream in memory would be gone after a restart of the server, and with it every heartbeat.
     yield bucket_stream(PRESENCE, limits, ttl_s=PRESENCE_TTL_S)
-    yield bucket_stream(CONFIG, limits, history=8)
+    # Not direct: readers look for what was committed a moment ago. Written in batches that are all or nothing.
+    yield bucket_stream(CONFIG, limits, direct=False, atomic=True)
     yield bucket_stream(LANES, limits)
     # Not direct: a pool is used at once by the caller whose POST has just been answered, perhaps at another ingress.
     yield bucket_stream(POOLS, limits, direct=False)
@@ -190,8 +191,8 @@ def bucket_stream(
     limits: Limits,
     *,
     ttl_s: float = 0.0,
-    history: int = 1,
     direct: bool = True,
+    atomic: bool = False,
     max_bytes: int = -1,
     max_value_bytes: int = -1,
 ) -> dict[str, Any]:
@@ -206,11 +207,12 @@ def bucket_stream(
         "max_age": int(ttl_s * NANO),
         "max_bytes": max_bytes,
         "max_msg_size": max_value_bytes,
-        "max_msgs_per_subject": history,
+        "max_msgs_per_subject": 1,
         "duplicate_window": int(min(DUPLICATES_S, ttl_s or DUPLICATES_S) * NANO),
         "allow_direct": direct,
         "allow_rollup_hdrs": True,
         "allow_msg_ttl": True,
+        "allow_atomic": atomic,
         "deny_delete": True,
     }
 
