@@ -40,7 +40,7 @@ class Sometimes:
         self.wrote_unheard = asyncio.Event()
         self.found: list[Entry] = []
         self.get, self.put, self.delete, self.entries = bucket.get, bucket.put, bucket.delete, bucket.entries
-        self.watch = bucket.watch
+        self.watch, self.commit = bucket.watch, bucket.commit
 
     async def read(self, key: str) -> Entry:
         entry = await self._asked(lambda: self._bucket.read(key))
