@@ -19,7 +19,7 @@ from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_sdk import settings
-from sie_sdk.errors import BY_CODE
+from sie_sdk.refusals import BY_CODE
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = [

@@ -9,9 +9,15 @@
     │   ├── MethodNotAllowedError 405 METHOD_NOT_ALLOWED
     │   ├── UnknownProfileError   400 PROFILE_NOT_FOUND      lists the model's profiles
     │   ├── BundleConflictError   409 BUNDLE_ROUTING_CONFLICT    lists the bundles that serve the model
+    │   ├── InvalidSpecError      422 INVALID_SPEC           a model spec that was sent: lists all its faults
+    │   ├── ContentConflictError  409 CONTENT_CONFLICT       an append that would change what is there
+    │   ├── OwnedElsewhereError   409 OWNED_ELSEWHERE        the model is another owner's
+    │   ├── PreconditionFailedError 412 PRECONDITION_FAILED  changed since it was read; carries the etag of now
     │   ├── PoolCapacityError     409 POOL_CAPACITY_UNAVAILABLE  the pool has no workers for this model
     │   └── PoolForbiddenError    403 POOL_OPERATION_FORBIDDEN   too many pools, or not one to be changed so
     │       └── DefaultPoolError  403 DEFAULT_POOL_DELETE_FORBIDDEN
+    ├── UnauthorizedError         401 UNAUTHORIZED           no token, or not a known one
+    ├── ForbiddenError            403 FORBIDDEN              the token does not allow this, or nobody may
     ├── NotFoundError             404 NOT_FOUND
     │   ├── ModelNotFoundError    404 MODEL_NOT_FOUND        carries the nearest names
     │   ├── BundleNotFoundError   404 BUNDLE_NOT_FOUND       lists the bundles there are
@@ -24,7 +30,8 @@
     │   ├── QueueFullError        503 QUEUE_FULL
     │   ├── RateLimitedError      429 RATE_LIMITED           this tenant has too much in flight; others are served
     │   ├── PoolNotReadyError     503 POOL_NOT_READY         its queues do not exist yet
-    │   └── QueueUnavailableError 503 QUEUE_UNAVAILABLE
+    │   ├── QueueUnavailableError 503 QUEUE_UNAVAILABLE
+    │   └── ConfigWriterBusyError 503 CONFIG_WRITER_BUSY     another process writes the catalogue, or the broker is away
     ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
     │   └── WeightsUnavailableError 502 WEIGHTS_UNAVAILABLE  lists each source tried and why it failed
     ├── DeadlineExceededError     504 DEADLINE_EXCEEDED
@@ -32,6 +39,7 @@
     ├── InferenceError            500 INFERENCE_ERROR        the model's output was not finite
     ├── WorkExhaustedError        500 WORK_EXHAUSTED         no worker finished it; kept as a dead letter
     ├── PoolsUnsupportedError     501 POOLS_UNSUPPORTED      one process has nothing to assign
+    ├── ModelPlannedError         501 MODEL_PLANNED          in the catalogue, and nothing computes it yet
     ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
     ├── StartFailedError          500 START_FAILED           sie up: a process did not start; its own words follow
     └── raised by the client alone
@@ -40,12 +48,12 @@
         └── CancelledByCallerError  0 CANCELLED
 
 Nothing outside this tree reaches a caller: an unknown exception is logged with its trace and answered as
-``INTERNAL_ERROR`` with a fixed line. This module owns the classes and their wire form; it knows no transport.
+``INTERNAL_ERROR`` with a fixed line. This module owns the classes and what they
+put on the wire; reading it back is ``refusals``'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 
@@ -154,6 +162,34 @@ class BundleConflictError(InvalidInputError):
     status = 409
 
 
+class InvalidSpecError(InvalidInputError):
+    """A model spec is wrong; ``details["faults"]`` lists everything that is, each with its path."""
+
+    code = "INVALID_SPEC"
+    status = 422
+
+
+class ContentConflictError(InvalidInputError):
+    """Appending would change what is there; ``details["conflicts"]`` lists the paths."""
+
+    code = "CONTENT_CONFLICT"
+    status = 409
+
+
+class OwnedElsewhereError(InvalidInputError):
+    """Another owner applies the model; ``details["owned"]`` lists each with its owner."""
+
+    code = "OWNED_ELSEWHERE"
+    status = 409
+
+
+class PreconditionFailedError(InvalidInputError):
+    """It is not as ``If-Match`` or ``If-None-Match`` wants it; ``details["etag"]`` is what it is now."""
+
+    code = "PRECONDITION_FAILED"
+    status = 412
+
+
 class PoolCapacityError(InvalidInputError):
     """The pool can have no worker that serves this model: its bundle or machine profile is another."""
 
@@ -172,6 +208,20 @@ class DefaultPoolError(PoolForbiddenError):
     """The default pool stays."""
 
     code = "DEFAULT_POOL_DELETE_FORBIDDEN"
+
+
+class UnauthorizedError(SIEError):
+    """The request carries no token, or not one that is known."""
+
+    code = "UNAUTHORIZED"
+    status = 401
+
+
+class ForbiddenError(SIEError):
+    """The token is known and does not allow this, or the server allows it to nobody."""
+
+    code = "FORBIDDEN"
+    status = 403
 
 
 class NotFoundError(SIEError):
@@ -255,6 +305,12 @@ class QueueUnavailableError(UnavailableError):
     code = "QUEUE_UNAVAILABLE"
 
 
+class ConfigWriterBusyError(UnavailableError):
+    """Another process writes the catalogue now, or the broker is away; nothing was changed."""
+
+    code = "CONFIG_WRITER_BUSY"
+
+
 class ModelLoadFailedError(SIEError):
     """The model could not be loaded."""
 
@@ -300,6 +356,13 @@ class PoolsUnsupportedError(SIEError):
     status = 501
 
 
+class ModelPlannedError(SIEError):
+    """The model is in the catalogue and nothing computes it yet; ``details["blocked_by"]`` says what is missing."""
+
+    code = "MODEL_PLANNED"
+    status = 501
+
+
 class ConfigurationError(SIEError):
     """A setting or a model spec is wrong; the process does not start with it."""
 
@@ -331,59 +394,3 @@ class CancelledByCallerError(SIEError):
 
     code = "CANCELLED"
     status = 0
-
-
-def _tree(root: type[SIEError]) -> Iterator[type[SIEError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from _tree(child)
-
-
-BY_CODE: dict[str, type[SIEError]] = {cls.code: cls for cls in _tree(SIEError)}
-"""Every error class of the tree under its stable code."""
-
-
-_BY_STATUS: dict[int, type[SIEError]] = {
-    404: NotFoundError,
-    429: RateLimitedError,
-    503: UnavailableError,
-    504: DeadlineExceededError,
-}
-
-
-def from_wire(error: dict[str, Any], *, status: int = 500, request_id: str | None = None) -> SIEError:
-    """The error a server's ``error`` object stands for; an unknown code falls back to the status's family."""
-    code = str(error.get("code", ""))
-    cls = BY_CODE.get(code)
-    if cls is not None:
-        return _rebuild(cls, {"message": f"HTTP {status}", **error}, request_id)
-    family = _BY_STATUS.get(status, InvalidInputError if 400 <= status < 500 else SIEError)
-    server_code = {"server_code": code} if code else {}
-    return _rebuild(family, {"message": f"HTTP {status}", **error, **server_code}, request_id)
-
-
-_LONGEST_S = 1e9
-
-
-def _text(value: object) -> str | None:
-    """Of a server that is not ours anything may come where a text belongs."""
-    return None if value is None else str(value)
-
-
-def _seconds(value: object) -> float | None:
-    return value if isinstance(value, int | float) and 0 <= value <= _LONGEST_S else None
-
-
-def _rebuild(cls: type[SIEError], wire: dict[str, Any], request_id: str | None) -> SIEError:
-    fields = {name: value for name, value in wire.items() if name != "code"}
-    error = cls(
-        str(fields.pop("message")),
-        field=_text(fields.pop("param", None)),
-        limit=fields.pop("limit", None),
-        hint=_text(fields.pop("hint", None)),
-        retry_after=_seconds(fields.pop("retry_after", None)),
-        request_id=request_id,
-    )
-    # Not as keywords: a server may send any name, ``field`` and ``request_id`` among them.
-    error.details = fields
-    return error

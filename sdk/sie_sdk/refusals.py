@@ -6,16 +6,41 @@ Owns the JSON form and the four published forms that are read (wire protocol 3.1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from sie_sdk.errors import SIEError, UnavailableError, UnexpectedReplyError, from_wire
+from sie_sdk.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    NotFoundError,
+    RateLimitedError,
+    SIEError,
+    UnavailableError,
+    UnexpectedReplyError,
+)
 
 _to_json = msgspec.json.Encoder(enc_hook=str)
 _any_from_msgpack = msgspec.msgpack.Decoder()
 _any_from_json = msgspec.json.Decoder()
+_LONGEST_S = 1e9
+_BY_STATUS: dict[int, type[SIEError]] = {
+    404: NotFoundError,
+    429: RateLimitedError,
+    503: UnavailableError,
+    504: DeadlineExceededError,
+}
+
+
+def _tree(root: type[SIEError]) -> Iterator[type[SIEError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
+BY_CODE: dict[str, type[SIEError]] = {cls.code: cls for cls in _tree(SIEError)}
+"""Every error class of the tree under its stable code."""
 
 
 def error_body(error: SIEError, *, detail: bool = False) -> bytes:
@@ -56,6 +81,17 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes) -> SIEError
     return error
 
 
+def from_wire(error: dict[str, Any], *, status: int = 500, request_id: str | None = None) -> SIEError:
+    """The error a server's ``error`` object stands for; an unknown code falls back to the status's family."""
+    code = str(error.get("code", ""))
+    cls = BY_CODE.get(code)
+    if cls is not None:
+        return _rebuild(cls, {"message": f"HTTP {status}", **error}, request_id)
+    family = _BY_STATUS.get(status, InvalidInputError if 400 <= status < 500 else SIEError)
+    server_code = {"server_code": code} if code else {}
+    return _rebuild(family, {"message": f"HTTP {status}", **error, **server_code}, request_id)
+
+
 def parse_retry_after(value: str | None) -> float | None:
     """Seconds of a ``Retry-After`` header, fractions allowed. HTTP dates and senseless numbers are None."""
     try:
@@ -81,6 +117,30 @@ def _error_object(content_type: str | None, body: bytes) -> dict[str, Any] | Non
             return {"message": "; ".join(map(str, wire))}
         case _:
             return None
+
+
+def _text(value: object) -> str | None:
+    """Of a server that is not ours anything may come where a text belongs."""
+    return None if value is None else str(value)
+
+
+def _seconds(value: object) -> float | None:
+    return value if isinstance(value, int | float) and 0 <= value <= _LONGEST_S else None
+
+
+def _rebuild(cls: type[SIEError], wire: dict[str, Any], request_id: str | None) -> SIEError:
+    fields = {name: value for name, value in wire.items() if name != "code"}
+    error = cls(
+        str(fields.pop("message")),
+        field=_text(fields.pop("param", None)),
+        limit=fields.pop("limit", None),
+        hint=_text(fields.pop("hint", None)),
+        retry_after=_seconds(fields.pop("retry_after", None)),
+        request_id=request_id,
+    )
+    # Not as keywords: a server may send any name, ``field`` and ``request_id`` among them.
+    error.details = fields
+    return error
 
 
 def unexpected(body: bytes, expected: str, reason: Exception) -> UnexpectedReplyError:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sie_broker.events.event_format import STRUCTURED
 from sie_bundle.door import DEMAND
 from sie_sdk import wire
-from sie_sdk.errors import BY_CODE
+from sie_sdk.refusals import BY_CODE
 from tests.bundle.test_door import Bundle
 from tests.fuzz import mutations
 from tests.fuzz.conftest import share

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Reply
 from sie_sdk import wire
-from sie_sdk.errors import BY_CODE
+from sie_sdk.refusals import BY_CODE
 from tests.fuzz import mutations
 from tests.fuzz.conftest import share
 from tests.fuzz.exchange import Request, ask

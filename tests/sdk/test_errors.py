@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from sie_sdk import errors, refusals
-from sie_sdk.errors import BY_CODE, SIEError
+from sie_sdk.errors import SIEError
+from sie_sdk.refusals import BY_CODE
 
 
 def family(root: type[SIEError]) -> list[type[SIEError]]:
@@ -67,12 +68,12 @@ def test_an_error_crosses_the_wire(cls: type[SIEError]) -> None:
 
 
 def test_a_server_may_name_its_details_as_it_likes() -> None:
-    error = errors.from_wire({"code": "NOT_FOUND", "message": "gone", "field": 1, "request_id": 2, "self": 3})
+    error = refusals.from_wire({"code": "NOT_FOUND", "message": "gone", "field": 1, "request_id": 2, "self": 3})
     assert error.details == {"field": 1, "request_id": 2, "self": 3}
 
 
 def test_an_unknown_code_is_kept_beside_the_status_family() -> None:
-    error = errors.from_wire({"code": "TEAPOT", "message": "short and stout"}, status=418)
+    error = refusals.from_wire({"code": "TEAPOT", "message": "short and stout"}, status=418)
     assert isinstance(error, errors.InvalidInputError)
     assert error.details == {"server_code": "TEAPOT"}
 
@@ -85,6 +86,8 @@ def test_the_hint_follows_the_message() -> None:
     "retry_after", ["soon", {}, -1, float("nan"), float("inf"), 10**400, None], ids=lambda given: repr(given)[:8]
 )
 def test_a_servers_retry_after_that_is_no_time_to_wait_is_left_out(retry_after: object) -> None:
-    error = errors.from_wire({"code": "QUEUE_FULL", "message": "m", "retry_after": retry_after, "param": 1, "hint": []})
+    error = refusals.from_wire(
+        {"code": "QUEUE_FULL", "message": "m", "retry_after": retry_after, "param": 1, "hint": []}
+    )
     assert error.retry_after is None
     assert (error.field, error.hint) == ("1", "[]")

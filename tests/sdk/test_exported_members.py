@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 
 import sie_sdk
-from sie_sdk.errors import BY_CODE
+from sie_sdk.refusals import BY_CODE
 from tests.sdk.scripted_server import ScriptedServer, json_answer, scores, vectors
 
 

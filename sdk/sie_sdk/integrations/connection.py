@@ -16,8 +16,9 @@ import msgspec
 
 from sie_sdk.chunks import ITEMS
 from sie_sdk.client import SIEAsyncClient, SIEClient
-from sie_sdk.errors import ConfigurationError, from_wire
+from sie_sdk.errors import ConfigurationError
 from sie_sdk.keywords import CallKeywords, EncodeKeywords, ExtractKeywords
+from sie_sdk.refusals import from_wire
 from sie_sdk.types import EncodeResult, ExtractResult, Item, ScoreResult
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sie_broker.contract import Broker
 from sie_broker.memory import MemoryBroker
 from sie_ingress.dialects.speaking import named_models
-from sie_sdk.errors import BY_CODE, ConfigurationError
+from sie_sdk.errors import ConfigurationError
+from sie_sdk.refusals import BY_CODE
 from tests.conftest import eventually
 from tests.ingress.conftest import EVERYTHING, MODEL, RERANKER, TAGGER, Desk, opened
 

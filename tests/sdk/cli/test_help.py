@@ -13,7 +13,7 @@ import pytest
 
 from sie_sdk import cli
 from sie_sdk.cli import exits, group
-from sie_sdk.errors import BY_CODE
+from sie_sdk.refusals import BY_CODE
 from tests.sdk.cli import reference
 from tests.sdk.cli.running import commands, sie
 
