@@ -16,6 +16,9 @@ from sie_sdk.errors import ConfigurationError
 
 PACKAGED = Path(__file__).parent / "models"
 
+# libyaml reads ten times as fast; a PyYAML built without it has the same in Python alone.
+_Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 def load(folder: Path | None = None) -> dict[str, ModelSpec]:
     """The packaged catalogue, by id. Specs of ``folder`` are added; one with the id of a packaged one replaces it.
@@ -49,7 +52,7 @@ def _folder(folder: Path, faults: list[str]) -> dict[str, ModelSpec]:
         faults.append(f"There is no model spec (*.yaml) in {folder}.")
     for path in files:
         try:
-            spec = model_spec.parse(yaml.safe_load(path.read_text(encoding="utf-8")), origin=path.name)
+            spec = model_spec.parse(yaml.load(path.read_text(encoding="utf-8"), _Loader), origin=path.name)
         except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
             faults.append(f"{path.name} is not YAML: {str(error).splitlines()[0]}.")
         except ConfigurationError as error:
