@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from sie_broker import clock
 from sie_broker.contract import Broker
@@ -17,7 +17,8 @@ from sie_broker.jetstream.connection import cancelled
 from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane
-from sie_config.registry import Registry, lane_of
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry
 from sie_sdk.errors import SIEError
 
 log = logging.getLogger("sie.config.pools")
@@ -62,13 +63,13 @@ class PoolQueues:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
-    async def note_homes(self) -> None:
-        """Say which pools are the catalogue's own: these scale by themselves.
+    async def note_homes(self, coming: Sequence[ModelSpec] = ()) -> None:
+        """Say which pools are the catalogue's own, with that of the models to come: these scale by themselves.
 
         Raises:
             QueueUnavailableError: the broker does not answer.
         """
-        homes = {spec.pool for spec in self._registry.specs()} - {DEFAULT}
+        homes = {spec.pool for spec in (*self._registry.specs(), *coming)} - {DEFAULT}
         for name in sorted(homes - self._table.homes.keys()):
             await self._table.note_home(name)
         for name in sorted(self._table.homes.keys() - homes):
@@ -101,7 +102,5 @@ class PoolQueues:
                 log.info("pool %s is gone", name)
 
     def _of(self, pool: Pool) -> Iterator[tuple[Lane, str]]:
-        for lane in pool.lanes():
-            for spec in self._registry.specs():
-                if lane_of(spec) == service_of(lane):
-                    yield lane, spec.id
+        lanes = {service_of(lane): lane for lane in pool.lanes()}
+        return ((lanes[lane], model) for lane, model in self._registry.queues() if lane in lanes)

@@ -6,78 +6,163 @@ specs come from is ``catalog`` (files) or ``mirror`` (the config bucket).
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 
 import msgspec
 
 from sie_broker.records import Lane
-from sie_config import model_name
-from sie_config.model_name import DEFAULT, ModelName
+from sie_config import model_name, model_spec
+from sie_config.model_name import ModelName
 from sie_config.model_spec import ModelSpec
 from sie_config.nearest import Nearest
+from sie_config.past_specs import PastSpecs
 from sie_sdk.errors import BundleConflictError, BundleNotFoundError, ModelNotFoundError, SIEError
+
+_id = attrgetter("id")
 
 
 def lane_of(spec: ModelSpec) -> Lane:
-    """Where the model's work waits."""
+    """Where the model's work waits when nobody chooses the machine."""
     profile = spec.machine_profiles[0] if spec.machine_profiles else "cpu"
     return Lane(pool=spec.pool, bundle=spec.bundle or "default", profile=profile)
 
 
-class Registry:
-    """Model specs by name. ``epoch`` counts the changes that were applied; ``aliases``: see ``aliases``."""
+def lanes_of(spec: ModelSpec) -> list[Lane]:
+    """Every lane that serves the model, its own first; none for a planned one."""
+    if spec.status == "planned":
+        return []
+    own = lane_of(spec)
+    return [own, *(msgspec.structs.replace(own, profile=name) for name in spec.machine_profiles[1:])]
 
-    def __init__(self, specs: Iterable[ModelSpec] = (), aliases: Mapping[str, str] | None = None) -> None:
+
+class Registry:
+    """Model specs by name. ``epoch`` counts the changes that were applied; ``aliases``: see ``aliases``.
+
+    A change costs the same whatever the catalogue's size: what a name leads to is found when it is asked for, and
+    remembered until the next change. ``clock``: seconds, steady.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[ModelSpec] = (),
+        aliases: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.epoch = 0
-        self._hashes: dict[Lane, tuple[int, str]] = {}
-        self._specs: dict[str, ModelSpec] = {}
         self._aliases = {alias.lower(): target for alias, target in (aliases or {}).items()}
+        self._specs: dict[str, ModelSpec] = {}
+        """By id, in lower case; so are the etags, and the ids by their names without organisations."""
+        self._etags: dict[str, str] = {}
+        self._short: dict[str, list[str]] = {}
+        self._sorted: list[ModelSpec] = []
+        self._bundles: Counter[str] = Counter()
+        self._sums: dict[Lane, tuple[int, int]] = {}
+        """Of each lane, how many specs it has, and the sum of their etags."""
+        self._past = PastSpecs(clock)
         self._named: dict[str, ModelSpec] = {}
-        """What each name without a bundle leads to; its profile is the spec's ``default_profile``. Empty: not known."""
-        self._nearest: Nearest | None = None
+        """What names led to since the last change."""
+        self._led: dict[str, list[str]] | None = None
+        """The aliases by model; None: not known."""
+        self._nearest = Nearest({})
+        self._nearest_outdated = True
         self.replace(specs)
 
     def replace(self, specs: Iterable[ModelSpec]) -> None:
         """Take a whole snapshot."""
-        self._specs = {spec.id.lower(): spec for spec in specs}
-        self._changed()
+        wanted = {spec.id.lower(): spec for spec in specs}
+        gone = self._specs.keys() - wanted.keys()
+        for key in gone:
+            self._drop(key)
+        taken = [self._take(key, spec) for key, spec in wanted.items()]
+        if gone or any(taken):
+            self._changed()
 
     def put(self, spec: ModelSpec) -> None:
         """Add or change one model."""
-        self._specs[spec.id.lower()] = spec
-        self._changed()
+        if self._take(spec.id.lower(), spec):
+            self._changed()
 
     def remove(self, model: str) -> None:
         """Forget one model; unknown names are fine."""
-        self._specs.pop(model.lower(), None)
-        self._changed()
+        if (key := model.lower()) in self._specs:
+            self._drop(key)
+            self._changed()
+
+    def _take(self, key: str, spec: ModelSpec) -> bool:
+        """Whether that changed anything: else the spec that is there stays."""
+        etag = model_spec.etag(spec)
+        if key in self._specs:
+            if self._etags[key] == etag:
+                return False
+            self._drop(key)
+        self._specs[key], self._etags[key] = spec, etag
+        self._short.setdefault(_short_of(key), []).append(key)
+        self._sorted.insert(bisect_left(self._sorted, spec.id, key=_id), spec)
+        self._bundles[spec.bundle] += 1
+        self._count(lane_of(spec), 1, int(etag, 16))
+        return True
+
+    def _drop(self, key: str) -> None:
+        spec, etag = self._specs.pop(key), self._etags.pop(key)
+        self._short[_short_of(key)].remove(key)
+        if not self._short[_short_of(key)]:
+            del self._short[_short_of(key)]
+        del self._sorted[bisect_left(self._sorted, spec.id, key=_id)]
+        self._bundles[spec.bundle] -= 1
+        if not self._bundles[spec.bundle]:
+            del self._bundles[spec.bundle]
+        self._count(lane := lane_of(spec), -1, -int(etag, 16))
+        self._past.add(key, etag, spec, lane)
+
+    def _count(self, lane: Lane, specs: int, etag: int) -> None:
+        count, total = self._sums.get(lane, (0, 0))
+        self._sums[lane] = count + specs, (total + etag) % (1 << 64)
+        if not self._sums[lane][0]:
+            del self._sums[lane]
 
     def _changed(self) -> None:
         self.epoch += 1
         self._named = {}
-        self._nearest = None
+        self._led = None
+        self._nearest_outdated = True
 
     def specs(self) -> list[ModelSpec]:
         """All models, by name."""
-        return sorted(self._specs.values(), key=lambda spec: spec.id)
+        return self._sorted.copy()
+
+    def queues(self) -> Iterator[tuple[Lane, str]]:
+        """The queues that the catalogue needs: where each model that is ready is waited for."""
+        return ((lane_of(spec), spec.id) for spec in self._sorted if spec.status == "ready")
+
+    def waits_in(self, model: str, lane: Lane) -> bool:
+        """Whether work for the model, by its id, may wait in this lane: as it stands, or stood a short while ago."""
+        spec = self._specs.get(key := model.lower())
+        now = spec is not None and spec.status == "ready" and lane_of(spec) == lane
+        return now or self._past.waits_in(key, lane)
 
     def bundles(self) -> list[str]:
         """Every bundle that serves a model, by name."""
-        return sorted({spec.bundle for spec in self._specs.values()})
+        return sorted(self._bundles)
 
     def hash_of(self, lane: Lane) -> str:
         """16 hex digits that are the same wherever the lane's specs are, in whatever process and order; empty for none.
 
-        Remembered until the next change.
+        The sum of their etags.
         """
-        epoch, known = self._hashes.get(lane, (-1, ""))
-        if epoch != self.epoch:
-            specs = [spec for spec in self.specs() if lane_of(spec) == lane]
-            written = msgspec.json.encode(specs, order="deterministic")
-            known = hashlib.blake2b(written, digest_size=8).hexdigest() if specs else ""
-            self._hashes[lane] = (self.epoch, known)
-        return known
+        return f"{self._sums[lane][1]:016x}" if lane in self._sums else ""
+
+    def etag(self, model: str) -> str:
+        """The etag of a model as it stands, by its id; empty when there is none."""
+        return self._etags.get(model.lower(), "")
+
+    def version(self, model: str, etag: str) -> ModelSpec | None:
+        """The model as it stands, or stood in the last ten minutes, by its id and etag; None when it is not known."""
+        key = model.lower()
+        return self._specs[key] if self._etags.get(key) == etag else self._past.find(key, etag)
 
     def resolve(self, name: str, field: str = "model") -> ModelSpec:
         """What ``name`` leads to, with the profile it chose as the spec's ``default_profile``.
@@ -90,8 +175,10 @@ class Registry:
             ModelNotFoundError: no such model; carries up to three near names.
             BundleNotFoundError, BundleConflictError: no such bundle, or not one that serves the model.
         """
-        spec = self._named.get(name.lower())  # the usual case: nothing is parsed
-        return self._look_up(name, field) if spec is None else spec
+        spec = self._named.get(lower := name.lower())  # the usual case: nothing is parsed
+        if spec is None:
+            spec = self._named[lower] = self._asked(model_name.parse(name, field), field, self._find)
+        return spec
 
     def model(self, name: str, field: str = "model") -> ModelSpec:
         """As `resolve`, but the model as it stands in the catalogue, whatever profile was chosen."""
@@ -99,48 +186,47 @@ class Registry:
 
     def aliases_of(self, model: str) -> list[str]:
         """The aliases that lead to a model, by name; with whatever profile."""
-        named = self._index()
-        return sorted(alias for alias in self._aliases if alias in named and named[alias].id == model)
+        if self._led is None:
+            self._led = {}
+            for alias in sorted(self._aliases):
+                if (spec := self._behind(alias)) is not None:
+                    self._led.setdefault(spec.id, []).append(alias)
+        return self._led.get(model, []).copy()
 
     def dangling(self) -> Iterator[str]:
         """The aliases that lead to nothing in the catalogue, each with the reason."""
-        named = self._index()
         for alias, target in self._aliases.items():
-            if alias not in named:
+            if self._behind(alias) is None:
                 try:
-                    self._parsed(model_name.parse(target), "model", self._short())
+                    self._asked(model_name.parse(target), "model", self._whole)
                 except SIEError as error:
                     yield f"{alias!r} leads nowhere: {error}"
 
-    def _index(self) -> dict[str, ModelSpec]:
-        if not self._named and self._specs:
-            whole = self._short() | {spec.id.lower(): spec for spec in self._specs.values()}
-            led = dict(self._led(whole))
-            self._named = {name: spec for names in (whole, led) for name, spec in _with_profiles(names)}
-        return self._named
-
-    def _short(self) -> dict[str, ModelSpec]:
-        """The models by their names, and without their organisations where that is one model's alone."""
-        short: dict[str, list[ModelSpec]] = {}
-        for name, spec in self._specs.items():
-            short.setdefault(name.rsplit("/", 1)[-1], []).append(spec)
-        return {name: specs[0] for name, specs in short.items() if len(specs) == 1} | self._specs
-
-    def _led(self, whole: Mapping[str, ModelSpec]) -> Iterator[tuple[str, ModelSpec]]:
-        for alias, target in self._aliases.items():
-            try:
-                yield alias, self._parsed(model_name.parse(target), "model", whole)
-            except SIEError:
-                continue  # `dangling` says which and why
-
-    def _look_up(self, name: str, field: str) -> ModelSpec:
-        named = self._index()
-        if (spec := named.get(name.lower())) is not None:
+    def _whole(self, name: str) -> ModelSpec | None:
+        """The model of a name in lower case, or of one without its organisation where that is one model's alone."""
+        if (spec := self._specs.get(name)) is not None:
             return spec
-        return self._parsed(model_name.parse(name, field), field, named)
+        keys = self._short.get(name, ())
+        return self._specs[keys[0]] if len(keys) == 1 else None
 
-    def _parsed(self, wanted: ModelName, field: str, named: Mapping[str, ModelSpec]) -> ModelSpec:
-        bundles = {bundle.lower(): bundle for bundle in self.bundles()}
+    def _find(self, name: str) -> ModelSpec | None:
+        """As `_whole`, or what an alias leads to: that comes first."""
+        led = self._behind(name) if name in self._aliases else None
+        return self._whole(name) if led is None else led
+
+    def _behind(self, alias: str) -> ModelSpec | None:
+        try:
+            return self._chosen(model_name.parse(self._aliases[alias]), "model", self._whole)
+        except SIEError:
+            return None  # `dangling` says why
+
+    def _asked(self, wanted: ModelName, field: str, find: Callable[[str], ModelSpec | None]) -> ModelSpec:
+        if (spec := self._chosen(wanted, field, find)) is None:
+            raise self._not_found(wanted.model, field)
+        return spec
+
+    def _chosen(self, wanted: ModelName, field: str, find: Callable[[str], ModelSpec | None]) -> ModelSpec | None:
+        bundles = {bundle.lower(): bundle for bundle in self.bundles()} if wanted.bundle else {}
         if wanted.bundle and wanted.bundle not in bundles:
             raise BundleNotFoundError(
                 f"There is no bundle {wanted.bundle[:64]!r}.",
@@ -148,8 +234,8 @@ class Registry:
                 hint=f"There is {' and '.join(bundles.values()) or 'none'}; most names need none.",
                 bundles=[*bundles.values()],
             )
-        if (spec := named.get(wanted.model)) is None:
-            raise self._not_found(wanted.model, field)
+        if (spec := find(wanted.model)) is None:
+            return None
         if wanted.profile:
             spec = spec.with_profile(wanted.profile, field)
         if wanted.bundle and bundles[wanted.bundle] != spec.bundle:
@@ -163,20 +249,18 @@ class Registry:
         return spec
 
     def _not_found(self, wanted: str, field: str) -> ModelNotFoundError:
-        if self._nearest is None:
-            # People mistype the name more often than the organisation, so compare with both.
-            names = {name: spec.id for name, spec in self._specs.items()}
-            names |= {name.rsplit("/", 1)[-1]: spec.id for name, spec in self._specs.items()}
-            names |= {alias: alias for alias in self._aliases if alias in self._named}
-            self._nearest = Nearest(names)
+        if self._nearest_outdated:
+            # People mistype the name more often than the organisation, so compare with both. A short name that several
+            # models have stands for the first of them.
+            names = {_short_of(spec.id.lower()): spec.id for spec in reversed(self._sorted)}
+            names |= {key: spec.id for key, spec in self._specs.items()}
+            names |= {alias: alias for alias in self._aliases if self._behind(alias) is not None}
+            self._nearest.update(names)
+            self._nearest_outdated = False
         nearest = self._nearest.to(wanted)
         hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "GET /v1/models lists what is served."
         return ModelNotFoundError(f"There is no model {wanted[:200]!r}.", field=field, hint=hint, nearest=nearest)
 
 
-def _with_profiles(names: Mapping[str, ModelSpec]) -> Iterator[tuple[str, ModelSpec]]:
-    """Each name as it is and with each profile behind it."""
-    for name, spec in names.items():
-        yield name, spec
-        for profile in (DEFAULT, *spec.profile_names):
-            yield f"{name}:{profile}", spec.with_profile(profile)
+def _short_of(key: str) -> str:
+    return key.rsplit("/", 1)[-1]
