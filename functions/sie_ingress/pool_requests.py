@@ -6,14 +6,15 @@ Owns names, limits and the wording of what is wrong with them. What is then done
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from sie_broker.pools.pool import DEFAULT, Pool, service_of
+from sie_broker.records import Lane
 from sie_config.model_spec import ModelSpec
-from sie_config.registry import Registry, lane_of
+from sie_config.registry import Registry, lanes_of
 from sie_sdk import pools as wire_pools
 from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError, PoolCapacityError, PoolForbiddenError
@@ -21,16 +22,36 @@ from sie_sdk.pools import PoolSpec
 
 EXAMPLE = '{"name": "team-a", "gpus": {"cpu": 1}}'
 
+SPOT = "-spot"
+"""What the name of a machine profile ends with whose machines may be taken away at any time."""
+
 _NAME = re.compile(rf"[a-z0-9-]{{1,{wire_pools.MAX_NAME}}}")
 
 
 def named(headers: Mapping[str, str]) -> str:
     """The pool a request asks for, in lower case; empty: none. Header names are lower case.
 
-    ``X-SIE-Pool: team-a``, or ``X-SIE-MACHINE-PROFILE: team-a/l4``; the profile itself is the model's own.
+    ``X-SIE-Pool: team-a``, or ``X-SIE-MACHINE-PROFILE: team-a/l4``.
     """
     pool, slash, _ = headers.get("x-sie-machine-profile", "").rpartition("/")
     return (headers.get("x-sie-pool") or (pool if slash else "")).strip().lower()
+
+
+def chosen(headers: Mapping[str, str], lanes: Sequence[Lane]) -> Lane:
+    """Of the lanes that serve a model, its own first, the one on the machine profile that a request asks for.
+
+    ``X-SIE-MACHINE-PROFILE: l4``, with or without a pool before it; ``l4`` takes ``l4-spot``, too, and the other way
+    round. A wish: where the model is not on it, its own first serves it, so that a client need not know what is
+    deployed.
+    """
+    asked = headers.get("x-sie-machine-profile", "").rpartition("/")[2].strip().lower()
+    if not asked:
+        return lanes[0]
+    by_name = {lane.profile.lower(): lane for lane in lanes}
+    for name in (asked, f"{asked}{SPOT}", asked.removesuffix(SPOT)):
+        if name in by_name:
+            return by_name[name]
+    return lanes[0]
 
 
 def read_spec(body: bytes, content_type: str | None) -> PoolSpec:
@@ -119,14 +140,14 @@ def check_catalogue(spec: PoolSpec, registry: Registry) -> list[str]:
         ModelNotFoundError: a model to pin is not in the catalogue.
         PoolCapacityError: the pool's workers do not serve a model to pin.
     """
-    lanes = {lane_of(each) for each in registry.specs() if each.pool == DEFAULT}
+    lanes = {lane for each in registry.specs() if each.pool == DEFAULT for lane in lanes_of(each)}
     _known("bundle", [spec.bundle], {lane.bundle for lane in lanes})
     _known(
         "gpus", spec.gpus.keys() | spec.gpu_caps.keys(), {lane.profile for lane in lanes if lane.bundle == spec.bundle}
     )
     pinned = [registry.resolve(name) for name in spec.pinned_models]
     for model in pinned:
-        check_serves(to_pool(spec, [], 0.0), model)
+        lanes_for(to_pool(spec, [], 0.0), model)
     return [model.id for model in pinned]
 
 
@@ -171,17 +192,20 @@ def succeeded(before: Pool | None, wanted: Pool, now: float) -> Pool:
     return msgspec.structs.replace(wanted, created_at=before.created_at) if before.living(now) else wanted
 
 
-def check_serves(pool: Pool, model: ModelSpec) -> None:
-    """Refuse a model that the pool's workers do not serve.
+def lanes_for(pool: Pool, model: ModelSpec) -> list[Lane]:
+    """The lanes of the pool that serve the model, in the model's order.
 
     Raises:
-        PoolCapacityError: its bundle, machine profile or own pool is another.
+        PoolCapacityError: none does, for its bundle, machine profiles or own pool are others.
     """
-    own = lane_of(model)
-    if own not in {service_of(lane) for lane in pool.lanes()}:
+    lanes = {service_of(lane): lane for lane in pool.lanes()}
+    own = lanes_of(model)
+    if not (both := [lanes[lane] for lane in own if lane in lanes]):
+        runs = " or ".join(lane.profile for lane in own)
         raise PoolCapacityError(
             f"Pool {pool.name} has no workers for {model.id}.",
             field="X-SIE-Pool",
             limit=f"bundle {pool.bundle} on {', '.join(pool.profiles)}",
-            hint=f"The model runs in bundle {own.bundle} on {own.profile} of pool {own.pool}.",
+            hint=f"The model runs in bundle {model.bundle} on {runs} of pool {model.pool}.",
         )
+    return both

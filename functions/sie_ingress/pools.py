@@ -19,7 +19,7 @@ from sie_broker.pools.pool import DEFAULT, Pool
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, WorkerState
 from sie_config.model_spec import ModelSpec
-from sie_config.registry import Registry, lane_of
+from sie_config.registry import Registry, lanes_of
 from sie_ingress import answer, pool_requests
 from sie_ingress.body import read_body
 from sie_ingress.lanes import Lanes
@@ -84,26 +84,25 @@ class Pools:
     async def lane(self, headers: Mapping[str, str], spec: ModelSpec) -> Lane:
         """Where the work of a request for this model waits: in its own pool, or the one its headers name.
 
-        Header names are lower case.
+        On the machine profile that they ask for, if the model is placed there. Header names are lower case.
 
         Raises:
             PoolNotFoundError: no living pool has that name.
             PoolCapacityError: the pool's workers do not serve the model.
             PoolNotReadyError: the pool has no queues yet.
         """
-        own = lane_of(spec)
         name = pool_requests.named(headers)
-        if name in ("", DEFAULT, own.pool):
-            return own
+        if name in ("", DEFAULT, spec.pool):
+            return pool_requests.chosen(headers, lanes_of(spec))
         pool = self._table.pools.get(name)
         if pool is None or not pool.living(self._clock()):
             pool = await self._table.look_up(name)  # made or renewed through another ingress, just now
         if pool is None or not pool.living(self._clock()):
             raise _not_found(name, "X-SIE-Pool")
-        pool_requests.check_serves(pool, spec)
+        lanes = pool_requests.lanes_for(pool, spec)
         if not await self._has_queues(pool):
             raise PoolNotReadyError(f"Pool {name} has no queues yet.", retry_after=1.0)
-        return msgspec.structs.replace(own, pool=name)
+        return pool_requests.chosen(headers, lanes)
 
     async def _has_queues(self, pool: Pool) -> bool:
         """Wait a moment for them, if need be."""
