@@ -72,9 +72,9 @@ class MemoryBucket:
         if self._values.pop(key, None) is not None:
             self._tell(key, None)
 
-    async def entries(self) -> dict[str, bytes]:
+    async def entries(self, under: str = "") -> dict[str, bytes]:
         self._sweep()
-        return {key: kept.value for key, kept in self._values.items()}
+        return {key: kept.value for key, kept in self._values.items() if key.startswith(under)}
 
     async def read(self, key: str) -> Entry:
         kept = self._values.get(key)
@@ -249,6 +249,9 @@ class MemoryBroker:
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
         """Queues appear on first use; those that were closed take work again."""
         self._closed -= {lane.pool for lane, _ in queues}
+
+    async def provision_also(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        """As for `provision`: none has to be made."""
 
     async def retire(self, pool: str) -> bool:
         self._closed.add(pool)

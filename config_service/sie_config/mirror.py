@@ -1,14 +1,16 @@
-"""The mirror: keeps a process's `Registry` equal to the config bucket.
+"""The mirror: keeps a process's `State` and `Registry` equal to the config bucket.
 
-A snapshot first, then each change as it is told, and the whole again every minute: a change may be missed while a
-connection is broken. A spec that cannot be read is skipped with a warning; the others stay served.
+A snapshot first, then every write in order of its epoch, as the outbox has them. What a watch tells is only a hint: it
+is told before a write is committed, and of writes that are refused. A look at the mark every few seconds finds what was
+missed while a connection was broken; where writes are missing or the digests differ, the whole is read again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -18,57 +20,160 @@ from sie_broker.subjects import name_of
 from sie_config import store
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
+from sie_config.state import State
+from sie_config.store import Event, Mark
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.config.mirror")
 
+LOOK_S = 5.0
+"""How often the mark is looked at."""
+PATIENCE_S = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The pauses in which a write that a hint told of is looked for; one that is not there by then was refused."""
 REREAD_S = 60.0
+"""How often the whole is read again, while what we have is not what the mark says."""
+FAR = 64
+"""So many writes behind, a whole snapshot is less work."""
 
 
-async def snapshot(bucket: Bucket, registry: Registry) -> None:
-    """Read the whole bucket into the registry.
+class Mirror:
+    """Keeps ``registry`` and ``state`` as the bucket has them; ``changed()`` is called after each change."""
 
-    Raises:
-        QueueUnavailableError: the broker does not answer, or no catalogue was ever written.
-    """
-    entries = await bucket.entries()
-    registry.replace(spec for name, value in entries.items() if (spec := _read(name, value)) is not None)
+    def __init__(
+        self,
+        bucket: Bucket,
+        registry: Registry,
+        changed: Callable[[], None] = lambda: None,
+        baseline: Mapping[str, ModelSpec] | None = None,
+    ) -> None:
+        self._bucket = bucket
+        self._registry = registry
+        self.changed = changed
+        self._baseline = baseline or {}
+        self._hinted = 0
+        self._news = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._read_at = -REREAD_S
+        self.state = State(baseline=self._baseline)
+        self.applied: Callable[[Event], None] = lambda event: None
+        """Called with each write that was taken in, in order; not for what a snapshot brought."""
 
+    async def snapshot(self) -> None:
+        """Read the whole bucket.
 
-async def follow(bucket: Bucket, registry: Registry, changed: Callable[[], None] = lambda: None) -> None:
-    """Keep ``registry`` up to date until cancelled; ``changed()`` is called after each change."""
-    told: dict[str, bytes | None] = {}
+        Raises:
+            QueueUnavailableError: the broker does not answer, or no catalogue was ever written.
+        """
+        async with self._reading:
+            await self._snapshot()
 
-    def on_change(name: str, value: bytes | None) -> None:
-        told[name] = value
-        _apply(registry, name, value)
-        changed()
+    async def follow(self) -> None:
+        """Keep up until cancelled."""
+        async with self._bucket.watch(self._hint, f"{store.OUTBOX}>"):
+            while not cancelled():
+                try:
+                    await self.look()
+                except QueueUnavailableError as error:
+                    log.warning("config was not looked at, the last known catalogue stays: %s", error)
+                await self._wait(LOOK_S)
 
-    async with bucket.watch(on_change):
-        while not cancelled():
-            told.clear()
+    async def look(self) -> None:
+        """Make sure of the state: that its epoch and its digest are those of the mark.
+
+        Raises:
+            QueueUnavailableError: the broker does not answer.
+        """
+        async with self._reading:
+            had = self.state.epoch
+            mark = await self._mark()
+            if mark.epoch - had < FAR:
+                await self._catch_up()
+            # Behind us: the bucket was lost, or put back from a copy.
+            if mark.epoch < had or self.state.epoch < mark.epoch or self._differs(mark):
+                log.info("reading the whole catalogue: epoch %d here, %d there", self.state.epoch, mark.epoch)
+                await self._snapshot()
+
+    def apply(self, event: Event) -> None:
+        """Take in the next write; one that was taken in already is passed over."""
+        if event.epoch != self.state.epoch + 1:
+            return
+        self.state.apply(event)
+        for change in event.changes:
+            stored = self.state.get(change.model)
+            if stored is None or stored.spec is None:
+                self._registry.remove(change.model)
+            else:
+                self._registry.put(stored.spec)
+        self.applied(event)
+        self.changed()
+
+    def _differs(self, mark: Mark) -> bool:
+        """Whether we went another way; not said all the time, for there may be what we cannot read."""
+        same = self.state.epoch != mark.epoch or self.state.mark == mark
+        return not same and time.monotonic() - self._read_at > REREAD_S
+
+    def _hint(self, key: str, value: bytes | None) -> None:
+        """Somebody writes, perhaps in vain."""
+        epoch = key.removeprefix(store.OUTBOX)
+        if value is not None and epoch.isdigit():
+            self._hinted = max(self._hinted, int(epoch))
+            self._news.set()
+
+    async def _wait(self, seconds: float) -> None:
+        """Take in what hints tell of, for that long."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + seconds
+        pauses: list[float] = []
+        while not cancelled() and (left := end - clock()) > 0:
+            pause = pauses.pop(0) if pauses else left
+            if await self._told(min(pause, left)):
+                pauses = [*PATIENCE_S]
+            elif pause == left:
+                return
             try:
-                await snapshot(bucket, registry)
+                async with self._reading:
+                    await self._catch_up()
             except QueueUnavailableError as error:
-                log.warning("config was not read again, the last known catalogue stays: %s", error)
-            for name, value in told.items():  # told while the snapshot was read, and perhaps newer than it
-                _apply(registry, name, value)
-            changed()
-            await asyncio.sleep(REREAD_S)
+                log.warning("a change was not read yet: %s", error)
+            if self.state.epoch >= self._hinted:
+                pauses = []
 
+    async def _told(self, within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
 
-def _apply(registry: Registry, name: str, value: bytes | None) -> None:
-    if not name.startswith(store.PREFIX):
-        return
-    if value is None:
-        registry.remove(name_of(name.removeprefix(store.PREFIX)))
-    elif (spec := _read(name, value)) is not None:
-        registry.put(spec)
+    async def _mark(self) -> Mark:
+        value = await self._bucket.get(store.EPOCH)
+        try:
+            return Mark(0, "") if value is None else store.read_mark(value)
+        except msgspec.DecodeError as fault:
+            raise QueueUnavailableError(f"The mark of the catalogue cannot be read: {fault}.") from fault
 
+    async def _catch_up(self) -> None:
+        """Apply the writes that follow, as far as they stand there."""
+        while not cancelled():
+            value = await self._bucket.get(store.event_key(self.state.epoch + 1))
+            if value is None:
+                return
+            try:
+                event = store.read_event(value)
+            except msgspec.DecodeError as fault:
+                log.warning("epoch %d cannot be read: %s", self.state.epoch + 1, fault)
+                return
+            self.apply(event)
 
-def _read(name: str, value: bytes) -> ModelSpec | None:
-    try:
-        return store.decode(value) if name.startswith(store.PREFIX) else None
-    except msgspec.DecodeError as error:
-        log.warning("skipped %s: %s", name, error)
-        return None
+    async def _snapshot(self) -> None:
+        self._read_at = time.monotonic()
+        mark = await self._mark()
+        entries = await self._bucket.entries(store.MODELS)
+        found = ((key, store.read_stored(key, value)) for key, value in entries.items())
+        stored = [(name_of(key.removeprefix(store.MODELS)), each) for key, each in found if each is not None]
+        self.state = State(stored, mark.epoch, self._baseline)
+        self._registry.replace(self.state.specs())
+        await self._catch_up()  # what was written while we read; entries may be of then already
+        self.changed()

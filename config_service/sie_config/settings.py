@@ -12,5 +12,7 @@ class Settings(Limits, frozen=True, kw_only=True):
     """The NATS server."""
     host: str = "127.0.0.1"
     """The address to listen on; the port is ``PORT``, as Knative sets it."""
+    replica: str = ""
+    """This copy's name. One that starts again under its name writes again at once; no two that live may share one."""
     models: str = ""
     """Which models to serve: ids separated by commas, or a folder of specs. Empty: the whole catalogue."""

@@ -10,7 +10,7 @@ from sie_broker import process
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
-from sie_config import mirror
+from sie_config.mirror import Mirror
 from sie_config.registry import Registry
 from sie_sdk import settings
 
@@ -23,10 +23,12 @@ async def main() -> None:
     broker = NatsBroker(setting.nats_url, name=f"bundle-{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
     registry = Registry()
-    await mirror.snapshot(broker.config, registry)
+    mirror = Mirror(broker.config, registry)
+    await mirror.snapshot()
     bundle = Bundle(broker, registry, setting)
+    mirror.changed = bundle.worker.update_pulls
     async with process.serving(bundle.door.app(), setting.host, process.port()):
-        following = asyncio.create_task(mirror.follow(broker.config, registry, bundle.worker.update_pulls))
+        following = asyncio.create_task(mirror.follow())
         if await process.unless(stop, bundle.start(warming)):
             await stop.wait()
         following.cancel()

@@ -10,7 +10,8 @@ from sie_broker import process
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
-from sie_config import aliases, mirror
+from sie_config import aliases
+from sie_config.mirror import Mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
 from sie_ingress.intake import Intake
@@ -30,14 +31,15 @@ async def main() -> None:
     stop = process.stop_signal()
     broker = NatsBroker(setting.nats_url, name=f"ingress-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
+    mirror = Mirror(broker.config, registry)
     lanes, readiness = Lanes(broker, setting.cold_start_s), Readiness()
     pools = Pools(registry, lanes, PoolTable(broker.pools))
     ingress = app(broker, registry, lanes, pools, setting, readiness)
     async with process.serving(ingress, setting.host, process.port(), websockets=True):
-        if not await process.unless(stop, _catalogue(broker, registry)):
+        if not await process.unless(stop, _catalogue(mirror)):
             return
         following = [
-            asyncio.create_task(mirror.follow(broker.config, registry)),
+            asyncio.create_task(mirror.follow()),
             asyncio.create_task(lanes.follow()),
             asyncio.create_task(pools.follow()),
             asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
@@ -56,15 +58,15 @@ async def main() -> None:
     await broker.close()
 
 
-async def _catalogue(broker: NatsBroker, registry: Registry) -> None:
+async def _catalogue(mirror: Mirror) -> None:
     """Wait for the first catalogue: on a fresh cluster the config service may start after the ingress."""
     while not cancelled():
         try:
-            await mirror.snapshot(broker.config, registry)
+            await mirror.snapshot()
         except QueueUnavailableError:
             await asyncio.sleep(0.1)
         else:
-            if registry.specs():
+            if mirror.state.epoch:
                 return
             await asyncio.sleep(0.1)
 

@@ -103,7 +103,8 @@ class Programs:
 
     def config(self) -> Program:
         """The config service."""
-        env = self._env(self._config_port) | ({"SIE_MODELS": self._options.models} if self._options.models else {})
+        env = self._env(self._config_port) | {"SIE_REPLICA": "local"}
+        env |= {"SIE_MODELS": self._options.models} if self._options.models else {}
         return Program("config", self._commands["config"], env, serves(self._config_port))
 
     def ingress(self) -> Program:

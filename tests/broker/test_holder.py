@@ -43,7 +43,7 @@ class SometimesBlindPresence(MemoryBucket):
         super().__init__()
         self._broker = broker
 
-    async def entries(self) -> dict[str, bytes]:
+    async def entries(self, under: str = "") -> dict[str, bytes]:
         if self._broker.blind:
             self._broker.looks += 1
             raise QueueUnavailableError("The broker does not answer.")

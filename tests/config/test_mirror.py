@@ -1,63 +1,139 @@
-"""The catalogue travels through the config bucket: published once, mirrored, changed and repaired, on both brokers."""
+"""The catalogue travels through the config bucket: written, mirrored, changed and repaired, on both brokers."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
 from sie_broker.contract import Broker
-from sie_config import mirror, store
-from sie_config.registry import Registry, lane_of
+from sie_broker.records import Put
+from sie_config import store
+from sie_config.mirror import Mirror
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry
+from sie_config.writer import Writer
 from sie_sdk.errors import ModelNotFoundError
+from tests.config.writing import writing
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 
 OTHER = msgspec.structs.replace(SPEC, id="org/other.model")
+CHANGED = msgspec.structs.replace(SPEC, max_sequence_length=8)
 
 
-@pytest.fixture
-async def ready(broker: Broker) -> Broker:
-    await broker.provision([(lane_of(SPEC), SPEC.id)])
-    return broker
-
-
-async def test_a_snapshot_holds_exactly_what_was_published(ready: Broker) -> None:
-    assert await store.publish(ready.config, [SPEC, OTHER]) == 2
+@asynccontextmanager
+async def following(broker: Broker) -> AsyncIterator[tuple[Mirror, Registry]]:
     registry = Registry()
-    await mirror.snapshot(ready.config, registry)
-    assert registry.specs() == [SPEC, OTHER]
+    mirror = Mirror(broker.config, registry)
+    task = asyncio.create_task(mirror.follow())
+    yield mirror, registry
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_publishing_the_same_again_writes_nothing(ready: Broker) -> None:
-    await store.publish(ready.config, [SPEC])
-    assert await store.publish(ready.config, [SPEC]) == 0
-    assert await store.publish(ready.config, [OTHER]) == 2
-    assert list(await ready.config.entries()) == [store.key(OTHER.id)]
+async def put(writer: Writer, *specs: ModelSpec, gone: tuple[str, ...] = ()) -> None:
+    wanted: Mapping[str, ModelSpec | None] = {spec.id: spec for spec in specs} | dict.fromkeys(gone)
+    await writer.write(lambda _: wanted, actor="a test", kind="put")
 
 
-async def test_a_following_registry_sees_changes_and_removals(ready: Broker) -> None:
-    await store.publish(ready.config, [SPEC])
-    registry = Registry()
-    changes: list[int] = []
-    following = asyncio.create_task(mirror.follow(ready.config, registry, lambda: changes.append(1)))
-    await eventually(lambda: registry.specs() == [SPEC])
-    changed = msgspec.structs.replace(SPEC, max_sequence_length=8)
-    await store.publish(ready.config, [changed, OTHER])
-    await eventually(lambda: registry.specs() == [changed, OTHER])
-    await store.publish(ready.config, [OTHER])
-    await eventually(lambda: registry.specs() == [OTHER])
-    assert len(changes) >= 4
-    following.cancel()
+async def test_a_snapshot_holds_exactly_what_was_written(broker: Broker) -> None:
+    async with writing(broker, SPEC) as writer:
+        await put(writer, OTHER)
+        registry = Registry()
+        mirror = Mirror(broker.config, registry)
+        await mirror.snapshot()
+        assert registry.specs() == [SPEC, OTHER]
+        assert mirror.state.mark == writer.state.mark
+        assert mirror.state.epoch == 2
 
 
-async def test_an_entry_that_cannot_be_read_is_skipped_and_the_others_are_served(ready: Broker) -> None:
-    await store.publish(ready.config, [SPEC])
-    await ready.config.put(f"{store.PREFIX}broken", b"{")
-    registry = Registry()
-    await mirror.snapshot(ready.config, registry)
-    assert registry.specs() == [SPEC]
+async def test_a_start_with_the_same_baseline_writes_nothing(broker: Broker) -> None:
+    async with writing(broker, SPEC) as writer:
+        assert writer.state.epoch == 1
+    async with writing(broker, SPEC) as writer:
+        assert writer.state.epoch == 1
+    async with writing(broker, OTHER) as writer:
+        assert writer.state.epoch == 2
+        assert writer.state.specs() == [OTHER]
+
+
+async def test_a_following_registry_sees_changes_and_removals(broker: Broker) -> None:
+    async with writing(broker) as writer, following(broker) as (mirror, registry):
+        told: list[int] = []
+        mirror.changed = lambda: told.append(mirror.state.epoch)
+        await put(writer, SPEC)
+        await eventually(lambda: registry.specs() == [SPEC])
+        await put(writer, CHANGED, OTHER)
+        await eventually(lambda: registry.specs() == [CHANGED, OTHER])
+        await put(writer, gone=(SPEC.id,))
+        await eventually(lambda: registry.specs() == [OTHER])
+        assert told[-3:] == [1, 2, 3]
+        assert mirror.state.mark == writer.state.mark
+
+
+async def test_what_is_told_and_refused_changes_no_reader(broker: Broker) -> None:
+    async with writing(broker, SPEC) as writer, following(broker) as (mirror, registry):
+        await eventually(lambda: mirror.state.epoch == 1)
+        # A writer that lost its lease: what it publishes is heard by every watch, and stored nowhere.
+        event = store.Event(2, 0.0, "a zombie", "put", (store.Change(SPEC.id, None, None),))
+        puts = [Put(store.event_key(2), store.encode(event)), Put("models.zombie", b"{}")]
+        assert await broker.config.commit(puts, {store.LEASE: 99}) is None
+        await put(writer, OTHER)
+        await eventually(lambda: registry.specs() == [SPEC, OTHER])
+        assert mirror.state.mark == writer.state.mark
+
+
+async def test_an_entry_that_cannot_be_read_is_skipped_and_the_others_are_served(broker: Broker) -> None:
+    async with writing(broker, SPEC):
+        await broker.config.put(f"{store.MODELS}broken", b"{")
+        registry = Registry()
+        await Mirror(broker.config, registry).snapshot()
+        assert registry.specs() == [SPEC]
+
+
+async def test_a_reader_that_missed_writes_reads_them_at_its_next_look(broker: Broker) -> None:
+    async with writing(broker, SPEC) as writer:
+        registry = Registry()
+        mirror = Mirror(broker.config, registry)
+        await mirror.snapshot()
+        for length in range(1, 6):
+            await put(writer, msgspec.structs.replace(OTHER, max_sequence_length=length))
+        epochs: list[int] = []
+        mirror.applied = lambda event: epochs.append(event.epoch)
+        await mirror.look()
+        assert epochs == [2, 3, 4, 5, 6]
+        assert mirror.state.mark == writer.state.mark
+
+
+async def test_a_reader_reads_it_all_where_writes_are_no_longer_kept(broker: Broker) -> None:
+    async with writing(broker, SPEC) as writer:
+        registry = Registry()
+        mirror = Mirror(broker.config, registry)
+        await mirror.snapshot()
+        await put(writer, OTHER)
+        await put(writer, CHANGED)
+        await broker.config.delete(store.event_key(2))
+        await mirror.look()
+        assert registry.specs() == [CHANGED, OTHER]
+        assert mirror.state.mark == writer.state.mark
+
+
+async def test_a_reader_follows_a_bucket_that_was_lost(broker: Broker) -> None:
+    async with writing(broker, SPEC) as writer:
+        await put(writer, OTHER)
+        registry = Registry()
+        mirror = Mirror(broker.config, registry)
+        await mirror.snapshot()
+    for key in await broker.config.entries():
+        await broker.config.delete(key)
+    async with writing(broker, OTHER):
+        await mirror.look()
+        assert registry.specs() == [OTHER]
+        assert mirror.state.epoch == 1
 
 
 def test_the_organisation_may_be_left_out_where_that_is_unambiguous() -> None:

@@ -33,7 +33,7 @@ from sie_bundle.door import Door
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
-from sie_config import mirror
+from sie_config.mirror import Mirror
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_config.sources import LocalSource
@@ -142,8 +142,9 @@ async def main() -> None:
     await process.connect(broker)
     lane = Lane(pool=setting.pool, bundle=setting.bundle, profile=setting.profile)
     registry = Registry(spec(model, lane) for model in filter(None, own.models.split(",")))
+    mirror = Mirror(broker.config, registry)
     if not own.models:
-        await mirror.snapshot(broker.config, registry)
+        await mirror.snapshot()
     noop = Noop(own)
     models = tuple(spec.id for spec in registry.specs())
 
@@ -160,7 +161,8 @@ async def main() -> None:
         if "PORT" in os.environ:
             await stack.enter_async_context(process.serving(door.app(), setting.host, process.port()))
         if not own.models:
-            background.append(asyncio.create_task(mirror.follow(broker.config, registry, worker.update_pulls)))
+            mirror.changed = worker.update_pulls
+            background.append(asyncio.create_task(mirror.follow()))
         worker.update_pulls()
         process.collect_less()
         presence.became("ready")

@@ -91,13 +91,13 @@ class NatsBucket:
                 raise
         return ack.seq
 
-    async def entries(self) -> dict[str, bytes]:
+    async def entries(self, under: str = "") -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         with translated():
             js = self._nc.jetstream(timeout=2)
             # Key by key from the leader. nats-py reads all keys through a consumer, which the server may put on a
             # replica that lags: it would say that there is nothing, and who reads a catalogue so would serve none.
-            info = await js.stream_info(f"KV_{self._name}", subjects_filter=f"{self._prefix}>")
+            info = await js.stream_info(f"KV_{self._name}", subjects_filter=f"{self._prefix}{under}>")
             room = asyncio.Semaphore(AT_ONCE)
 
             async def last(subject: str) -> None:

@@ -1,0 +1,35 @@
+"""A writer for tests: leading, with a baseline of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from sie_broker.contract import Broker
+from sie_config.mirror import Mirror
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry
+from sie_config.writer import Writer
+from tests.conftest import eventually
+
+
+@asynccontextmanager
+async def writing(broker: Broker, *baseline: ModelSpec, registry: Registry | None = None) -> AsyncIterator[Writer]:
+    """A writer that leads and has seeded ``baseline``, while the context is open."""
+    await broker.provision([])
+    mirror = Mirror(broker.config, registry or Registry(), baseline={spec.id: spec for spec in baseline})
+    await mirror.snapshot()
+    writer = Writer(broker.config, mirror, _provision)
+    tasks = [asyncio.create_task(mirror.follow()), asyncio.create_task(writer.run())]
+    await eventually(lambda: writer.leading)
+    try:
+        yield writer
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _provision(specs: Sequence[ModelSpec]) -> None:
+    pass
