@@ -211,3 +211,61 @@ async def test_a_lease_as_short_as_it_was_set_is_renewed_in_time(broker: NatsBro
             await renewed.wait()
         assert taken.empty()
         await delivery.ack()
+
+
+async def test_the_queues_of_one_more_model_cost_a_request_each(broker: NatsBroker) -> None:
+    ours = provisioner(broker)
+    await ours.ensure([(LANE, "org/a")])
+    asked: list[str] = []
+
+    async def note(message: Msg) -> None:
+        asked.append(message.subject.split(".")[3])
+
+    observing = await broker.nc.subscribe("$JS.API.>", cb=note)
+    for _ in range(2):  # the second time they are there
+        await ours.ensure_also([(LANE, "org/b.v2")])
+    await broker.nc.flush()
+    await observing.unsubscribe()
+    assert asked == ["CREATE"] * 4
+    there = await consumers(broker)
+    assert len(there) == 4
+    declared = streams.work_consumer(Queue(LANE, "org/b.v2", "bulk"), Limits())
+    assert streams.differences(declared, there[declared["name"]]["config"]) == []
+    async with pulling(broker, "org/b.v2") as taken:
+        await broker.submit(work("w", "org/b.v2"))
+        await (await take(taken)).ack()
+
+
+async def test_queues_of_a_pool_that_has_none_come_with_their_stream(broker: NatsBroker) -> None:
+    await provisioner(broker).ensure_also([(OTHER, "org/a")])
+    assert len(await consumers(broker, "team")) == 2
+
+
+async def test_queues_that_are_there_otherwise_are_changed_and_keep_what_an_operator_added(broker: NatsBroker) -> None:
+    await provisioner(broker).ensure([(LANE, "org/a")])
+    there = (await consumers(broker))[name := subjects.consumer(Queue(LANE, "org/a", "bulk"))]["config"]
+    create = f"CONSUMER.CREATE.WORK_default.{name}.{there['filter_subject']}"
+    await ask(broker, create, {"stream_name": "WORK_default", "config": there | {"description": "ours"}})
+    await provisioner(broker, CHANGED).ensure_also([(LANE, "org/a")])
+    there = (await consumers(broker))[name]["config"]
+    assert (there["description"], there["ack_wait"]) == ("ours", 2 * streams.NANO)
+
+
+async def test_a_model_that_came_back_is_not_gone_since_it_went_first(broker: NatsBroker) -> None:
+    ours = provisioner(broker, stale_s=1.0)
+    await ours.ensure([(LANE, model) for model in MODELS])
+    await ours.ensure([(LANE, "org/a")])
+    await asyncio.sleep(1.1)
+    await ours.ensure_also([(LANE, "org/b.v2")])
+    await ours.ensure([(LANE, "org/a")])  # by a list from before
+    assert len(await consumers(broker)) == 4
+
+
+async def test_more_queues_than_the_server_lists_at_once_are_made_once(broker: NatsBroker) -> None:
+    many = [(LANE, f"org/m{number}") for number in range(140)]
+    await provisioner(broker).ensure(many)
+    there = await ask(broker, "CONSUMER.LIST.WORK_default")
+    assert len(there["consumers"]) < there["total"] == 280
+    async with changes(broker) as asked:
+        await provisioner(broker).ensure(many)
+    assert asked == []

@@ -145,6 +145,9 @@ class NatsBroker:
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
         await self._provisioner.ensure(queues)
 
+    async def provision_also(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        await self._provisioner.ensure_also(queues)
+
     async def retire(self, pool: str) -> bool:
         return await self._provisioner.retire(pool)
 

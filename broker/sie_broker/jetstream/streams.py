@@ -24,6 +24,8 @@ PULL_GROUP = "pull"
 PRESENCE_TTL_S = 10.0
 MAX_WORK_BYTES = 1024 * 1024
 """The largest message in a queue. What we submit ourselves is smaller (``claim``)."""
+MAX_CONSUMERS = 100_000
+"""The queues of a stream: said, because the server's own choice is 1,000 (from 2.15 on)."""
 DUPLICATES_S = 120.0
 """For how long a second submission of an id is known to be one."""
 DEAD = "DEAD"
@@ -76,6 +78,7 @@ def work_stream(pool: str, limits: Limits) -> dict[str, Any]:
         "name": subjects.stream(pool),
         "subjects": [subjects.stream_subjects(pool)],
         "max_msg_size": MAX_WORK_BYTES,
+        "max_consumers": MAX_CONSUMERS,
         "retention": "workqueue",
         "storage": "file",
         "num_replicas": limits.stream_replicas,
