@@ -6,7 +6,7 @@ Owns what is remembered and for how long. What is served now is ``registry``'s.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sie_broker.records import Lane
@@ -19,7 +19,7 @@ MOST = 4096
 
 class _Past(NamedTuple):
     spec: ModelSpec
-    lane: Lane
+    lanes: tuple[Lane, ...]
     until: float
 
 
@@ -31,10 +31,10 @@ class PastSpecs:
         self._kept: dict[str, dict[str, _Past]] = {}
         self._ends: deque[tuple[float, str, str]] = deque()
 
-    def add(self, model: str, etag: str, spec: ModelSpec, lane: Lane) -> None:
+    def add(self, model: str, etag: str, spec: ModelSpec, lanes: Iterable[Lane]) -> None:
         """A spec that was replaced or removed now, and where its work waits."""
         until = self._clock() + REMEMBERED_S
-        self._kept.setdefault(model, {})[etag] = _Past(spec, lane, until)
+        self._kept.setdefault(model, {})[etag] = _Past(spec, tuple(lanes), until)
         self._ends.append((until, model, etag))
         self._forget()
 
@@ -47,7 +47,7 @@ class PastSpecs:
     def waits_in(self, model: str, lane: Lane) -> bool:
         """Whether work of an earlier spec of the model may wait in this lane."""
         self._forget()
-        return any(past.lane == lane for past in self._kept.get(model, {}).values())
+        return any(lane in past.lanes for past in self._kept.get(model, {}).values())
 
     def _forget(self) -> None:
         now = self._clock()

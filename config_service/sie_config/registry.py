@@ -1,7 +1,7 @@
 """The registry: every model this process knows, in memory, so that resolving a request never costs a network call.
 
-Owns lookup, the lane of a model and the errors of a wrong name. How a name is written is ``model_name``'s; where the
-specs come from is ``catalog`` (files) or ``mirror`` (the config bucket).
+Owns lookup, the lanes of a model and the errors of a wrong name. How a name is written is ``model_name``'s, where a
+model is served is decided by ``placement``; specs come from ``catalog`` (files) or ``mirror`` (the config bucket).
 """
 
 from __future__ import annotations
@@ -15,20 +15,30 @@ from operator import attrgetter
 import msgspec
 
 from sie_broker.records import Lane
-from sie_config import model_name, model_spec
+from sie_config import model_name, model_spec, placement
 from sie_config.model_name import ModelName
 from sie_config.model_spec import ModelSpec
 from sie_config.nearest import Nearest
 from sie_config.past_specs import PastSpecs
-from sie_sdk.errors import BundleConflictError, BundleNotFoundError, ModelNotFoundError, SIEError
+from sie_config.placement import Deployment, Placement
+from sie_sdk.errors import (
+    BundleConflictError,
+    BundleNotFoundError,
+    ModelNotFoundError,
+    ModelPlannedError,
+    ModelUnplacedError,
+    SIEError,
+)
 
 _id = attrgetter("id")
+DEFAULT = "default"
+"""The bundle of models, as long as nobody has told what is deployed."""
 
 
 def lane_of(spec: ModelSpec) -> Lane:
     """Where the model's work waits when nobody chooses the machine."""
     profile = spec.machine_profiles[0] if spec.machine_profiles else "cpu"
-    return Lane(pool=spec.pool, bundle=spec.bundle or "default", profile=profile)
+    return Lane(pool=spec.pool, bundle=spec.bundle or DEFAULT, profile=profile)
 
 
 def lanes_of(spec: ModelSpec) -> list[Lane]:
@@ -44,6 +54,9 @@ class Registry:
 
     A change costs the same whatever the catalogue's size: what a name leads to is found when it is asked for, and
     remembered until the next change. ``clock``: seconds, steady.
+
+    All but `written` know specs as they are served: with the bundle and the machine profiles that ``deployment`` places
+    them on. None: nobody has told what is deployed, and a spec is served where it says, else by ``default`` on ``cpu``.
     """
 
     def __init__(
@@ -51,11 +64,16 @@ class Registry:
         specs: Iterable[ModelSpec] = (),
         aliases: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        deployment: Deployment | None = None,
     ) -> None:
         self.epoch = 0
+        self.deployment = deployment
         self._aliases = {alias.lower(): target for alias, target in (aliases or {}).items()}
+        self._written: dict[str, ModelSpec] = {}
         self._specs: dict[str, ModelSpec] = {}
         """By id, in lower case; so are the etags, and the ids by their names without organisations."""
+        self._nowhere: dict[str, Placement] = {}
+        """Why those that are ready are served nowhere."""
         self._etags: dict[str, str] = {}
         self._short: dict[str, list[str]] = {}
         self._sorted: list[ModelSpec] = []
@@ -81,6 +99,16 @@ class Registry:
         if gone or any(taken):
             self._changed()
 
+    def deploy(self, deployment: Deployment) -> None:
+        """Place every model anew: what is deployed has changed, or is known now."""
+        if deployment == self.deployment:
+            return
+        self.deployment = deployment
+        written = list(self._written.values())
+        for key in [*self._written]:
+            self._drop(key)
+        self.replace(written)
+
     def put(self, spec: ModelSpec) -> None:
         """Add or change one model."""
         if self._take(spec.id.lower(), spec):
@@ -99,15 +127,27 @@ class Registry:
             if self._etags[key] == etag:
                 return False
             self._drop(key)
-        self._specs[key], self._etags[key] = spec, etag
+        self._written[key], self._etags[key] = spec, etag
+        self._specs[key] = spec = self._placed(key, spec)
         self._short.setdefault(_short_of(key), []).append(key)
         self._sorted.insert(bisect_left(self._sorted, spec.id, key=_id), spec)
         self._bundles[spec.bundle] += 1
-        self._count(lane_of(spec), 1, int(etag, 16))
+        for lane in lanes_of(spec):
+            self._count(lane, 1, int(etag, 16))
         return True
+
+    def _placed(self, key: str, spec: ModelSpec) -> ModelSpec:
+        if self.deployment is None:
+            return spec if spec.bundle else msgspec.structs.replace(spec, bundle=DEFAULT)
+        place = placement.place(spec, self.deployment)
+        if not place.machine_profiles and not place.planned:
+            self._nowhere[key] = place
+        return placement.served(spec, place)
 
     def _drop(self, key: str) -> None:
         spec, etag = self._specs.pop(key), self._etags.pop(key)
+        del self._written[key]
+        self._nowhere.pop(key, None)
         self._short[_short_of(key)].remove(key)
         if not self._short[_short_of(key)]:
             del self._short[_short_of(key)]
@@ -115,8 +155,9 @@ class Registry:
         self._bundles[spec.bundle] -= 1
         if not self._bundles[spec.bundle]:
             del self._bundles[spec.bundle]
-        self._count(lane := lane_of(spec), -1, -int(etag, 16))
-        self._past.add(key, etag, spec, lane)
+        for lane in (lanes := lanes_of(spec)):
+            self._count(lane, -1, -int(etag, 16))
+        self._past.add(key, etag, spec, lanes)
 
     def _count(self, lane: Lane, specs: int, etag: int) -> None:
         count, total = self._sums.get(lane, (0, 0))
@@ -136,17 +177,16 @@ class Registry:
 
     def queues(self) -> Iterator[tuple[Lane, str]]:
         """The queues that the catalogue needs: where each model that is ready is waited for."""
-        return ((lane_of(spec), spec.id) for spec in self._sorted if spec.status == "ready")
+        return ((lane, spec.id) for spec in self._sorted for lane in lanes_of(spec))
 
     def waits_in(self, model: str, lane: Lane) -> bool:
         """Whether work for the model, by its id, may wait in this lane: as it stands, or stood a short while ago."""
         spec = self._specs.get(key := model.lower())
-        now = spec is not None and spec.status == "ready" and lane_of(spec) == lane
-        return now or self._past.waits_in(key, lane)
+        return (spec is not None and lane in lanes_of(spec)) or self._past.waits_in(key, lane)
 
     def bundles(self) -> list[str]:
         """Every bundle that serves a model, by name."""
-        return sorted(self._bundles)
+        return sorted(filter(None, self._bundles))
 
     def hash_of(self, lane: Lane) -> str:
         """16 hex digits that are the same wherever the lane's specs are, in whatever process and order; empty for none.
@@ -174,15 +214,37 @@ class Registry:
             InvalidInputError: it is no name, or of no profile of the model.
             ModelNotFoundError: no such model; carries up to three near names.
             BundleNotFoundError, BundleConflictError: no such bundle, or not one that serves the model.
+            ModelPlannedError: nothing computes it yet.
+            ModelUnplacedError: nothing that is deployed runs or holds it.
         """
+        spec = self._look_up(name, field)
+        if spec.status == "planned":
+            raise self._not_served(spec, field)
+        return spec
+
+    def model(self, name: str, field: str = "model") -> ModelSpec:
+        """The model of a name as `resolve` takes it, whatever profile was chosen, and served or not."""
+        return self._specs[self._look_up(name, field).id.lower()]
+
+    def written(self, name: str, field: str = "model") -> ModelSpec:
+        """As `model`, but the spec as it was written: where it runs only where that says so."""
+        return self._written[self._look_up(name, field).id.lower()]
+
+    def _look_up(self, name: str, field: str) -> ModelSpec:
         spec = self._named.get(lower := name.lower())  # the usual case: nothing is parsed
         if spec is None:
             spec = self._named[lower] = self._asked(model_name.parse(name, field), field, self._find)
         return spec
 
-    def model(self, name: str, field: str = "model") -> ModelSpec:
-        """As `resolve`, but the model as it stands in the catalogue, whatever profile was chosen."""
-        return self._specs[self.resolve(name, field).id.lower()]
+    def _not_served(self, spec: ModelSpec, field: str) -> SIEError:
+        if (place := self._nowhere.get(spec.id.lower())) is not None:
+            return ModelUnplacedError(f"{spec.id} is not served: {place.why}.", field=field, hint=place.hint)
+        return ModelPlannedError(
+            f"{spec.id} is planned: it waits for {spec.blocked_by or 'what computes it'}.",
+            field=field,
+            hint="GET /v1/models lists what is served.",
+            blocked_by=spec.blocked_by,
+        )
 
     def aliases_of(self, model: str) -> list[str]:
         """The aliases that lead to a model, by name; with whatever profile."""

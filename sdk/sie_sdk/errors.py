@@ -40,6 +40,7 @@
     ├── WorkExhaustedError        500 WORK_EXHAUSTED         no worker finished it; kept as a dead letter
     ├── PoolsUnsupportedError     501 POOLS_UNSUPPORTED      one process has nothing to assign
     ├── ModelPlannedError         501 MODEL_PLANNED          in the catalogue, and nothing computes it yet
+    ├── ModelUnplacedError        501 MODEL_UNPLACED         no machine that is deployed here runs or holds it
     ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
     ├── StartFailedError          500 START_FAILED           sie up: a process did not start; its own words follow
     └── raised by the client alone
@@ -48,8 +49,7 @@
         └── CancelledByCallerError  0 CANCELLED
 
 Nothing outside this tree reaches a caller: an unknown exception is logged with its trace and answered as
-``INTERNAL_ERROR`` with a fixed line. This module owns the classes and what they
-put on the wire; reading it back is ``refusals``'.
+``INTERNAL_ERROR`` with a fixed line. This module owns the classes and what they put on the wire.
 """
 
 from __future__ import annotations
@@ -99,13 +99,9 @@ class SIEError(Exception):
 
     def to_wire(self) -> dict[str, Any]:
         """The ``error`` object of the wire protocol (section 3.1): ``{code, message, param?, limit?, hint?, ...}``."""
-        wire: dict[str, Any] = {"code": self.code, "message": self.message}
-        if self.field is not None:
-            wire["param"] = self.field
-        for name in ("limit", "hint", "retry_after"):
-            if (value := getattr(self, name)) is not None:
-                wire[name] = value
-        return wire | self.details
+        named = {"param": self.field, "limit": self.limit, "hint": self.hint, "retry_after": self.retry_after}
+        told = {name: value for name, value in named.items() if value is not None}
+        return {"code": self.code, "message": self.message} | told | self.details
 
 
 class InvalidInputError(SIEError):
@@ -360,6 +356,13 @@ class ModelPlannedError(SIEError):
     """The model is in the catalogue and nothing computes it yet; ``details["blocked_by"]`` says what is missing."""
 
     code = "MODEL_PLANNED"
+    status = 501
+
+
+class ModelUnplacedError(SIEError):
+    """The model could be served, but nothing that is deployed here runs or holds it; the hint says what would."""
+
+    code = "MODEL_UNPLACED"
     status = 501
 
 
