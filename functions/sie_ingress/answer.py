@@ -14,16 +14,16 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from sie_broker import http_refusals
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
 from sie_config.registry import Registry
 from sie_ingress import published
 from sie_ingress.metrics import Metrics
 from sie_sdk import refusals, replies, results, wire
-from sie_sdk.errors import InvalidInputError, MethodNotAllowedError, ModelNotFoundError, NotFoundError, SIEError
+from sie_sdk.errors import InvalidInputError, ModelNotFoundError, SIEError
 from sie_sdk.results import Head
 from sie_sdk.types import JobStatus
 
@@ -92,7 +92,7 @@ def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
         retry_after_s=round(retry_after, 1),
         message=f"Your job is queued; its answer is expected in about {retry_after:.0f} s.",
     )
-    headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": seconds(retry_after)}
+    headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": http_refusals.seconds(retry_after)}
     if held_s is not None:
         headers["Preference-Applied"] = f"wait={held_s:g}"
     return Response(replies.job_body(status), 202, headers, wire.JSON)
@@ -116,29 +116,14 @@ def prefer_wait(prefer: str | None, limit_s: float) -> float | None:
 
 
 def refuse(error: SIEError, path: str = "") -> Response:
-    """A typed error as JSON ``{"error": {...}}`` with its status, code header and Retry-After.
-
-    On the pools' paths a ``detail`` object stands beside it: without one, published clients fail there.
-    """
-    headers = {"X-SIE-Error-Code": error.code}
-    if error.retry_after is not None:
-        headers["Retry-After"] = seconds(error.retry_after)
-    if allowed := error.details.get("allowed"):
-        headers["Allow"] = ", ".join(allowed)
-    if accepted := error.details.get("accept_encoding"):
-        headers["Accept-Encoding"] = ", ".join(accepted)
-    body = refusals.error_body(error, detail=path.startswith("/v1/pools"))
-    return Response(body, error.status or 500, headers, wire.JSON)
+    """A typed error as an answer. On the pools' paths a ``detail`` object stands beside it: without one, published
+    clients fail there."""
+    return http_refusals.refused(error, detail=path.startswith("/v1/pools"))
 
 
 def refuse_in(scope: Scope, error: SIEError) -> Response:
     """As `refuse`, in the words of the client that sent the request of ``scope``."""
     return refuse(published.told(error) if published.asks(scope) else error, scope["path"])
-
-
-def seconds(retry_after: float) -> str:
-    """A ``Retry-After``, to the millisecond; ``identity`` rounds it up for those who read whole seconds."""
-    return f"{max(0.0, round(retry_after, 3)):g}"
 
 
 async def refuse_typed(request: Request, error: Exception) -> Response:
@@ -150,33 +135,12 @@ async def refuse_typed(request: Request, error: Exception) -> Response:
 async def refuse_http(request: Request, error: Exception) -> Response:
     """Exception handler for the router's own 404 and 405."""
     assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        allowed = _methods(request)
-        return refuse(
-            MethodNotAllowedError(
-                f"{request.method} is not allowed on {request.url.path}.",
-                field="method",
-                hint=f"Use {' or '.join(allowed)}.",
-                allowed=allowed,
-            ),
-            request.url.path,
-        )
-    return refuse(NotFoundError(f"There is nothing at {request.url.path}.", hint="See GET /v1/models."))
-
-
-def _methods(request: Request) -> list[str]:
-    """The methods of all routes at this path; the router names those of the first one only."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    here = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return sorted(set().union(*here))
+    return refuse(http_refusals.of_router(request, error, "See GET /v1/models."), request.url.path)
 
 
 async def refuse_unknown(request: Request, error: Exception) -> Response:
     """Exception handler for everything else; the trace goes to the log (uvicorn's), never to the caller."""
-    answer = refuse(
-        SIEError("Something went wrong on the server.", hint="The request id finds it in the server's log."),
-        request.url.path,
-    )
+    answer = refuse(http_refusals.unknown(), request.url.path)
     # This answer is sent from outside of the middleware.
     for name, value in request.scope.get("sie.identity", ()):
         answer.headers[name.decode()] = value.decode()

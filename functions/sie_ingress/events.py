@@ -14,6 +14,7 @@ from cloudevents.core.v1.event import CloudEvent
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sie_broker import http_refusals
 from sie_broker.events import binding, exchange
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
@@ -81,7 +82,7 @@ class Events:
         whole = wanted.checked.whole
         headers = {
             "Location": f"/v1/jobs/{whole.id}",
-            "Retry-After": answer.seconds(await self._lanes.retry_after(whole.lane)),
+            "Retry-After": http_refusals.seconds(await self._lanes.retry_after(whole.lane)),
         }
         if held is not None and wanted.sink is None:
             headers["Preference-Applied"] = f"wait={held:g}"

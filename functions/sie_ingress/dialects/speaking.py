@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_broker import clock
+from sie_broker import clock, http_refusals
 from sie_broker.records import Lane
 from sie_config import model_name
 from sie_config.model_spec import ModelSpec
@@ -194,6 +194,6 @@ def refuse(spoken: Spoken, error: SIEError) -> Response:
     """An error as the dialect says it, with our code in a header and when another try makes sense."""
     headers = {"X-SIE-Error-Code": error.code, "x-should-retry": "true" if error.status in MAY_PASS else "false"}
     if error.retry_after is not None:
-        headers["Retry-After"] = answer.seconds(min(error.retry_after, LONGEST_RETRY_S))
+        headers["Retry-After"] = http_refusals.seconds(min(error.retry_after, LONGEST_RETRY_S))
     status, body = spoken.refuse(error)
     return Response(body, status, headers, wire.JSON)
