@@ -1,0 +1,80 @@
+"""The weights as far as a proposal looks at them: which files, how large, how many parameters. Pure.
+
+Owns the header of a safetensors file (https://huggingface.co/docs/safetensors). Loading is the engine's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+from typing import Final
+
+import msgspec
+
+from sie_config.propose.draft import Draft
+from sie_config.propose.folder import Tensor, fault
+from sie_config.propose.papers import Papers
+
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+TOKENIZER: Final = "tokenizer.json"
+LONGEST_HEADER: Final = 100_000_000
+"""Bytes; what safetensors itself reads at most."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def header_length(first: bytes) -> int:
+    """How many bytes of header follow the first eight.
+
+    Raises:
+        ConfigurationError: this is no safetensors file.
+    """
+    length = int.from_bytes(first[:8], "little")
+    if len(first) < 8 or not 2 <= length <= LONGEST_HEADER:
+        raise fault(WEIGHTS, "", "it does not begin as a safetensors file does")
+    return length
+
+
+def tensors(header: bytes) -> dict[str, Tensor]:
+    """The tensors a header lists, by name.
+
+    Raises:
+        ConfigurationError: it is no header.
+    """
+    try:
+        found = json.loads(header)
+        entries = {name: own for name, own in found.items() if name != "__metadata__"}
+        read = msgspec.convert(entries, dict[str, _Entry])
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise fault(WEIGHTS, "header", str(error)[:120]) from None
+    return {name: Tensor(own.dtype, own.shape) for name, own in read.items()}
+
+
+def propose(papers: Papers, draft: Draft) -> None:
+    """Propose ``parameters`` and ``bytes``, and block what has no weights the engine reads."""
+    folder = papers.folder
+    names = [name for name in folder.names if name.endswith((".safetensors", ".bin", ".pt"))]
+    if "gliner_config.json" not in folder.files and "config.json" in folder.files:
+        if WEIGHTS not in folder.names:
+            kinds = sorted({posixpath.splitext(name)[1] for name in folder.names} & {".bin", ".onnx", ".gguf", ".pt"})
+            only = f", and only {', '.join(kinds)}" if kinds else ""
+            single = f"weights as model.safetensors (there are none{only})"
+            draft.block("weights in several files" if INDEX in folder.names else single)
+        if TOKENIZER not in folder.names:
+            draft.block("a tokenizer.json, which the folder lacks")
+    counted = [own for own in (folder.tensors or {}).values() if not own.dtype.startswith(("I", "U", "BOOL"))]
+    if counted:
+        draft.put("parameters", sum(math.prod(own.shape) for own in counted), f"{WEIGHTS}: {_types(counted)}")
+    files = [WEIGHTS] if WEIGHTS in folder.names else [name for name in names if name.endswith(".safetensors")]
+    wanted = dict.fromkeys((*files, *draft.document.get("files", [])))
+    if size := sum(folder.sizes.get(name, 0) for name in wanted):
+        draft.put("bytes", size, "the weights' files")
+
+
+def _types(counted: list[Tensor]) -> str:
+    return ", ".join(sorted({own.dtype for own in counted}))

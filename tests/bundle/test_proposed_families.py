@@ -1,0 +1,43 @@
+"""What proposals know of architectures equals what the engine has, and what transformers has."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from sie_bundle.engine import family, linear
+from sie_config.propose import chain, families
+from sie_config.propose.families import Known
+
+modeling: Any = import_module("transformers.models.auto.modeling_auto")
+
+
+def test_no_family_is_known_that_the_engine_has_not() -> None:
+    assert {*families.FAMILIES, families.AUTO} <= family.FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_a_family_is_known_as_the_engine_has_it(name: str) -> None:
+    own = family.FAMILIES[name]
+    assert families.FAMILIES[name] == Known(
+        first_position=own.first_position if own.positions else 0,
+        hidden=own.config.get("hidden_size", "hidden_size"),
+        longest=own.config.get("max_position_embeddings", "max_position_embeddings"),
+        packed=own.way == "packed",
+        padded=own.way == "padded",
+        vocabulary=bool(own.masked_lm),
+        published_code=families.FAMILIES[name].published_code,
+        decoder=own.causal,
+    )
+
+
+def test_activations_are_those_of_the_engine() -> None:
+    assert linear._NAMES.keys() == families.ACTIVATIONS
+    assert {act for act in chain._ACTIVATIONS.values() if act} <= linear.ACTIVATIONS.keys()
+
+
+def test_what_is_left_to_transformers_is_a_text_model_it_has() -> None:
+    assert modeling.MODEL_MAPPING_NAMES.keys() >= families.OF_TRANSFORMERS
+    assert families.OF_TRANSFORMERS.isdisjoint(families.FAMILIES)

@@ -1,0 +1,232 @@
+"""A spec is proposed from the files that publishers write: dense vectors, prompts, lengths, licences, families."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from sie_config import model_spec
+from sie_config.propose import Proposal, Tensor, written
+from sie_config.tasks import Dense, Tasks
+from sie_sdk.errors import ConfigurationError
+from tests.config.model_folders import BERT, CARD, MODERNBERT, ROBERTA, TOKENIZER, WEIGHTS, proposed, sentence
+
+
+def doubted(proposal: Proposal) -> list[str]:
+    return [doubt.field for doubt in proposal.doubts]
+
+
+def test_a_sentence_transformers_folder_needs_no_field_by_hand() -> None:
+    tensors = {"embeddings.word_embeddings.weight": Tensor("F16", (30522, 384)), "position_ids": Tensor("I64", (512,))}
+    found = proposed(sentence(), tensors=tensors)
+    assert found.spec.tasks == Tasks(dense=Dense(dim=384, pooling="mean", normalize=True))
+    assert (found.spec.family, found.spec.max_sequence_length, found.spec.licence) == ("bert", 256, "mit")
+    assert (found.spec.parameters, found.spec.bytes) == (30522 * 384, WEIGHTS["model.safetensors"])
+    assert found.spec.status == "ready" and not found.doubts and found.languages == "en, de"
+
+
+def test_what_is_written_says_where_each_fact_stands_and_is_read_back_the_same() -> None:
+    files = sentence(**{"config_sentence_transformers.json": {"prompts": {"query": "query: # not a comment"}}})
+    found = proposed(files | {"README.md": "---\nlanguage: en\n---\n"})
+    text = written.document(found, "acme/model @ r1")
+    assert "# Proposed from acme/model @ r1. Languages: en." in text
+    assert "#   licence: no file says it" in text
+    assert "pooling: mean" in text and "# 1_Pooling/config.json" in text
+    assert model_spec.parse(yaml.safe_load(text), origin="proposal") == found.spec
+
+
+@pytest.mark.parametrize(
+    ("said", "pooling"),
+    [
+        ({"pooling_mode": "lasttoken", "embedding_dimension": 384}, "last"),
+        ({"pooling_mode": ["cls"], "embedding_dimension": 384}, "cls"),
+        ({"pooling_mode_weightedmean_tokens": True, "word_embedding_dimension": 384}, "weighted_mean"),
+        ({"pooling_mode_mean_sqrt_len_tokens": True, "word_embedding_dimension": 384}, "mean"),
+        ({"word_embedding_dimension": 384}, "mean"),
+        ({"pooling_mode": "cls", "pooling_mode_mean_tokens": True, "embedding_dimension": 384}, "cls"),
+    ],
+)
+def test_pooling_is_read_in_every_versions_words(said: dict[str, Any], pooling: str) -> None:
+    found = proposed(sentence(pooling=said))
+    assert found.spec.status == "ready" and found.spec.tasks.dense == Dense(dim=384, pooling=pooling)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("files", "blocked_by"),
+    [
+        (sentence(pooling={"pooling_mode": "max"}), "the pooling 'max'"),
+        (sentence("Pooling", pooling={"pooling_mode_mean_sqrt_len_tokens": True}), "mean_sqrt_len_tokens"),
+        (sentence(pooling={"pooling_mode": ["cls", "mean"]}), "several poolings side by side: cls, mean"),
+        (sentence("Pooling", "LayerNorm"), "module LayerNorm"),
+        (sentence("Pooling", "Dense"), "activation tanh of a projection"),
+        ({"modules.json": [{"type": "sentence_transformers.models.StaticEmbedding"}]}, "StaticEmbedding"),
+        (
+            {"modules.json": [{"type": "custom_st.Transformer"}], "config.json": BERT},
+            "own module custom_st",
+        ),
+        ({"config.json": BERT | {"model_type": "brandnew", "architectures": ["BrandNewModel"]}}, "BrandNewModel"),
+        ({"config.json": BERT | {"auto_map": {"AutoModel": "x--y.JinaBertModel"}}}, "own code of BertModel"),
+        ({"config.json": BERT | {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder"),
+        ({"config.json": BERT | {"vision_config": {}}}, "inputs other than text"),
+        ({"config.json": BERT | {"position_embedding_type": "alibi"}}, "positions of type 'alibi'"),
+        ({"config.json": BERT | {"model_type": "qwen2", "is_causal": False}}, "attention to both sides"),
+        ({"config.json": BERT | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}}, "generates"),
+        ({"gliner_config.json": {}}, "GLiNER's span head"),
+    ],
+)
+def test_what_nothing_computes_is_planned_and_says_what_it_waits_for(files: dict[str, Any], blocked_by: str) -> None:
+    found = proposed(files)
+    assert found.spec.status == "planned" and blocked_by in found.spec.blocked_by
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blocked_by"),
+    [
+        ({"pytorch_model.bin": 1, "tokenizer.json": 1}, "there are none, and only .bin"),
+        ({"model.safetensors.index.json": 1, "tokenizer.json": 1}, "weights in several files"),
+        ({"model.safetensors": 1, "vocab.txt": 1}, "a tokenizer.json"),
+    ],
+)
+def test_a_folder_the_engine_cannot_open_is_planned(sizes: dict[str, int], blocked_by: str) -> None:
+    found = proposed(sentence(), sizes)
+    assert found.spec.status == "planned" and blocked_by in found.spec.blocked_by
+
+
+def test_a_projection_without_activation_is_a_layer_behind_the_pooling() -> None:
+    layer = {"in_features": 384, "out_features": 512, "activation_function": "torch.nn.modules.linear.Identity"}
+    files = sentence("Pooling", "Dense", "Normalize", **{"2_Dense/config.json": layer})
+    found = proposed(files, WEIGHTS | {"2_Dense/model.safetensors": 1000})
+    assert found.spec.tasks.dense == Dense(dim=512, projection="2_Dense.linear")
+    assert found.spec.files == ("2_Dense/model.safetensors",) and found.spec.status == "ready"
+    assert found.spec.bytes == WEIGHTS["model.safetensors"] + 1000
+    without = proposed(files)
+    assert "the weights of 2_Dense" in without.spec.blocked_by
+
+
+@pytest.mark.parametrize(
+    ("config", "transformer", "tokenizer", "expected"),
+    [
+        (BERT, {"max_seq_length": 128}, TOKENIZER, 128),
+        (BERT, {"max_seq_length": None}, TOKENIZER, 512),
+        (BERT, {}, {"model_max_length": 1000000000000000019884624838656}, 512),
+        (ROBERTA, {"max_seq_length": 514}, TOKENIZER, 512),
+        (ROBERTA, {}, {"model_max_length": 10**40}, 512),
+        (MODERNBERT, {}, {"model_max_length": 8192}, 8192),
+    ],
+)
+def test_texts_may_be_as_long_as_published_and_as_there_are_positions(
+    config: dict[str, Any], transformer: dict[str, Any], tokenizer: dict[str, Any], expected: int
+) -> None:
+    files = {"config.json": config, "sentence_bert_config.json": transformer, "tokenizer_config.json": tokenizer}
+    assert proposed(sentence(**files)).spec.max_sequence_length == expected
+
+
+def test_a_length_that_no_file_says_is_a_doubt() -> None:
+    config = {name: value for name, value in BERT.items() if name != "max_position_embeddings"}
+    found = proposed({"config.json": config, "tokenizer_config.json": {}, "README.md": "---\nlicense: mit\n---\n"})
+    assert "max_sequence_length" in doubted(found)
+
+
+@pytest.mark.parametrize(
+    ("said", "query", "document"),
+    [
+        ({"prompts": {"query": "q: ", "passage": "p: "}}, "q: ", "p: "),
+        ({"prompts": {"query": "q: ", "document": ""}}, "q: ", ""),
+        ({"prompts": {"s2p": "find: ", "s2s": "same: "}, "default_prompt_name": "s2s"}, "same: ", "same: "),
+        ({"prompts": {"query": "q: ", "document": "", "other": "x"}, "default_prompt_name": "other"}, "q: ", ""),
+        ({"prompts": {}}, "", ""),
+    ],
+)
+def test_prompts_are_those_of_sentence_transformers(said: dict[str, Any], query: str, document: str) -> None:
+    dense = proposed(sentence(**{"config_sentence_transformers.json": said})).spec.tasks.dense
+    assert dense is not None and (dense.query_prompt, dense.document_prompt) == (query, document)
+
+
+def test_a_card_that_mentions_prompts_which_no_settings_name_is_a_doubt() -> None:
+    card = CARD.format(tags="x") + 'Each input text should start with "query: " or "passage: ".\n'
+    assert doubted(proposed(sentence(**{"README.md": card}))) == ["tasks.dense.query_prompt"]
+
+
+def test_prompts_of_other_names_alone_are_a_doubt() -> None:
+    said = {"prompts": {"s2p_query": "find: "}}
+    assert doubted(proposed(sentence(**{"config_sentence_transformers.json": said}))) == ["tasks.dense.query_prompt"]
+
+
+def test_shorter_lengths_come_from_the_settings_or_from_the_card() -> None:
+    files = sentence(**{"config.json": BERT | {"matryoshka_dimensions": [384, 256, 64]}})
+    assert proposed(files).spec.tasks.dense == Dense(dim=384, dims=(64, 256))
+    card = "---\nlicense: mit\ntags: [MatryoshkaLoss]\nmodel-index: [{results: [{dataset: {name: dim 128}}]}]\n---\n"
+    assert proposed(sentence(**{"README.md": card})).spec.tasks.dense == Dense(dim=384, dims=(128,))
+    tagged = proposed(sentence(**{"README.md": CARD.format(tags="matryoshka")}))
+    assert doubted(tagged) == ["tasks.dense.dims"]
+
+
+def test_a_model_that_cuts_its_vectors_by_default_does_so_here() -> None:
+    files = sentence(**{"config_sentence_transformers.json": {"prompts": {}, "truncate_dim": 128}})
+    found = proposed(files).spec
+    assert found.tasks.dense == Dense(dim=384, dims=(128,)) and found.chosen.options == {"dimensions": 128}
+
+
+def test_the_family_is_auto_where_only_transformers_code_computes_it() -> None:
+    convbert = proposed(sentence(**{"config.json": BERT | {"model_type": "convbert"}}))
+    scaled = proposed(
+        sentence(**{"config.json": BERT | {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4}}})
+    )
+    assert convbert.spec.family == scaled.spec.family == "auto"
+    assert "yarn" in scaled.notes["family"] and scaled.spec.status == "ready"
+    own = proposed(sentence(**{"config.json": BERT | {"model_type": "gte", "auto_map": {"AutoModel": "m.GteModel"}}}))
+    assert own.spec.family == "auto" and doubted(own) == ["family"]
+
+
+def test_a_family_published_with_code_that_the_engine_has_is_ready() -> None:
+    config = {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "n_embd": 384, "n_positions": 2048}
+    files = sentence(**{"config.json": config | {"auto_map": {"AutoModel": "m.NomicBertModel"}, "vocab_size": 30528}})
+    found = proposed(files | {"sentence_bert_config.json": {"max_seq_length": 8192}}).spec
+    assert (found.family, found.status, found.max_sequence_length) == ("nomic_bert", "ready", 2048)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "status"),
+    [
+        ({"type": "BertNormalizer", "lowercase": True}, "ready"),
+        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}, "ready"),
+        ({"type": "NFC"}, "planned"),
+        (None, "planned"),
+    ],
+)
+def test_small_letters_must_be_made_by_the_tokenizer_itself(normalizer: Any, status: str) -> None:
+    files = sentence(**{"sentence_bert_config.json": {"max_seq_length": 64, "do_lower_case": True}})
+    assert proposed(files | {"tokenizer.json": {"normalizer": normalizer}}).spec.status == status
+    assert doubted(proposed(files)) == ["tasks"]
+
+
+def test_an_end_token_that_only_transformers_adds_is_waited_for() -> None:
+    tokenizer = TOKENIZER | {"add_eos_token": True, "eos_token": {"content": "</s>"}}
+    files = sentence(**{"config.json": BERT | {"model_type": "qwen2"}, "tokenizer_config.json": tokenizer})
+    adding = {"post_processor": {"single": [{"SpecialToken": {"id": "</s>"}}]}}
+    assert proposed(files | {"tokenizer.json": adding}).spec.status == "ready"
+    assert "the end token" in proposed(files | {"tokenizer.json": {"post_processor": None}}).spec.blocked_by
+
+
+@pytest.mark.parametrize(
+    ("card", "licence", "doubts"),
+    [
+        ("---\nlicense: [mit, apache-2.0]\n---\n", "mit OR apache-2.0", []),
+        ("---\nlicense: other\nlicense_name: gemma\n---\n", "gemma", []),
+        ("---\r\nlicense: mit\r\n---\r\nwindows", "mit", []),
+        ("---\nlicense: {a: b\n---\n", "unknown", ["licence"]),
+        ("no metadata", "unknown", ["licence"]),
+    ],
+)
+def test_the_licence_is_the_cards(card: str, licence: str, doubts: list[str]) -> None:
+    found = proposed(sentence(**{"README.md": card}))
+    assert found.spec.licence == licence and doubted(found) == doubts
+
+
+def test_a_folder_that_is_no_model_says_what_it_is() -> None:
+    with pytest.raises(ConfigurationError, match=r"LoRA adapter of acme/base"):
+        proposed({"adapter_config.json": {"base_model_name_or_path": "acme/base"}})
+    with pytest.raises(ConfigurationError, match=r"no config\.json"):
+        proposed({})

@@ -1,0 +1,132 @@
+"""Whatever the files of a folder hold: a proposal that is a valid spec, or an error that names file and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sie_config import model_spec
+from sie_config.propose import Tensor, local, papers, spec, wanted, weights, written
+from sie_config.propose.folder import READ
+from sie_config.sources import LocalSource
+from sie_sdk.errors import ConfigurationError
+from tests.config.model_folders import BERT, CARD, PYLATE, PYLATE_SIZES, TOKENIZER, folder, labels, sentence
+
+TEXT = st.one_of(st.text(max_size=12), st.sampled_from(["", "mean", "torch.nn.Tanh", "\ud800", "a\nb: # c", "query"]))
+NUMBER = st.one_of(st.integers(), st.sampled_from([-1, 0, 1, 2, 512, 10**30]), st.floats())
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBER, TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
+    max_leaves=6,
+)
+BASES: list[dict[str, Any]] = [
+    sentence(
+        "Pooling",
+        "Dense",
+        "Normalize",
+        **{"2_Dense/config.json": {"out_features": 8, "activation_function": "torch.nn.Identity"}},
+    ),
+    PYLATE,
+    {"config.json": BERT | {"architectures": ["HF_ColBERT"]}, "artifact.metadata": {"query_maxlen": 32, "dim": 96}},
+    {"config.json": BERT | {"architectures": ["BertForSequenceClassification"], **labels("entailment", "other")}},
+]
+FIELDS = sorted(
+    {
+        field.encode_name
+        for kind in (papers.Config, papers.Sentence, papers.Transformer, papers.Tokenizer, papers.Colbert, papers.Step)
+        for field in msgspec.structs.fields(kind)
+    }
+)
+
+
+def check(files: dict[str, Any]) -> None:
+    made = folder(files, PYLATE_SIZES, {"linear.weight": Tensor("F32", ())})
+    try:
+        wanted(made)
+        found = spec(made, id="acme/model", revision="r", sources=(LocalSource(path="x"),))
+    except ConfigurationError as error:
+        assert error.field is not None
+        assert error.field.partition(":")[0] in {*READ, "tokenizer.json", *files}, error.message
+        assert error.message.startswith(error.field.partition(":")[0]) and error.hint
+        return
+    text = written.document(found, "x\n- y")
+    assert model_spec.parse(yaml.safe_load(text.encode()), origin="written") == found.spec
+    assert found.spec.status == "ready" or found.spec.blocked_by
+
+
+@given(st.sampled_from(BASES), st.data())
+@settings(max_examples=400, deadline=None)
+def test_one_field_of_one_file_is_anything(base: dict[str, Any], data: st.DataObject) -> None:
+    files = {"tokenizer_config.json": TOKENIZER, "README.md": CARD.format(tags="x"), **base}
+    name = data.draw(st.sampled_from(sorted(own for own in files if isinstance(files[own], dict))))
+    field = data.draw(st.sampled_from([*FIELDS, *files[name]]))
+    check(files | {name: files[name] | {field: data.draw(JSON)}})
+
+
+@given(st.sampled_from(BASES), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_file_is_any_json(base: dict[str, Any], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([*base, *READ]))
+    check(base | {name: json.dumps(data.draw(JSON))})
+
+
+@given(st.sampled_from(BASES), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_file_is_any_bytes(base: dict[str, Any], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([*base, *READ]))
+    check(base | {name: data.draw(st.binary(max_size=40))})
+
+
+@given(st.lists(st.fixed_dictionaries({"type": TEXT, "path": TEXT}), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_modules_are_of_any_kind_and_lie_anywhere(modules: list[dict[str, str]]) -> None:
+    check(BASES[0] | {"modules.json": json.dumps(modules)})
+
+
+@given(TEXT, JSON)
+@settings(max_examples=200, deadline=None)
+def test_a_card_says_anything(name: str, value: Any) -> None:
+    card = json.dumps({"license": value, "tags": value, "language": value, "model-index": value, name: value})
+    check(BASES[0] | {"README.md": f"---\n{card}\n---\n"})
+
+
+def test_a_file_of_nothing_but_brackets_is_no_json() -> None:
+    with pytest.raises(ConfigurationError, match=r"config\.json: it is not JSON"):
+        check_raises({"config.json": b"[" * 100_000})
+
+
+def check_raises(files: dict[str, Any]) -> None:
+    spec(folder(files), id="acme/model", revision="r", sources=(LocalSource(path="x"),))
+
+
+def test_a_field_of_another_type_is_named_with_its_file() -> None:
+    with pytest.raises(ConfigurationError) as told:
+        check_raises(sentence(**{"1_Pooling/config.json": {"pooling_mode_cls_token": "yes"}}))
+    assert told.value.field == "1_Pooling/config.json: pooling_mode_cls_token"
+    with pytest.raises(ConfigurationError) as told:
+        check_raises({"config.json": BERT, "modules.json": [{"type": "a.B"}, {"path": "x"}]})
+    assert told.value.field == "modules.json: [1].type"
+
+
+@given(st.binary(max_size=64))
+def test_weights_are_any_bytes(content: bytes) -> None:
+    try:
+        weights.tensors(content[8 : 8 + weights.header_length(content)])
+    except ConfigurationError as error:
+        assert (error.field or "").startswith("model.safetensors")
+
+
+def test_a_folder_with_broken_weights_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
+    (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors: header"):
+        local.read(tmp_path)
+    with pytest.raises(ConfigurationError, match="There is no folder"):
+        local.read(tmp_path / "absent")
