@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import socket
 from functools import partial
 
 from sie_broker import process
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
-from sie_config import catalog
-from sie_config.app import app
+from sie_config import catalog, placement
+from sie_config.app import NAME, app
+from sie_config.auth import Access
+from sie_config.groundwork import Groundwork
 from sie_config.mirror import Mirror
-from sie_config.model_spec import ModelSpec
 from sie_config.pool_queues import PoolQueues
-from sie_config.registry import Registry, lane_of
+from sie_config.registry import Registry
 from sie_config.settings import Settings
 from sie_config.writer import Writer
 from sie_sdk import settings
@@ -31,7 +32,7 @@ async def main() -> None:
     """Start, serve, leave on SIGTERM."""
     setting = settings.read(Settings)
     baseline = {spec.id: spec for spec in catalog.select(setting.models)}
-    registry = Registry()
+    registry = Registry(deployment=placement.deployment(setting.machine_profiles))
     broker = NatsBroker(setting.nats_url, name="config", limits=setting)
     stop = process.stop_signal()
     await process.connect(broker)
@@ -39,12 +40,15 @@ async def main() -> None:
     await process.patiently(partial(broker.provision, []))  # a cluster elects its leaders first
     mirror = Mirror(broker.config, registry, baseline=baseline)
     await process.patiently(mirror.snapshot)
-    writer = Writer(broker.config, mirror, partial(_provision, broker, registry, queues), setting.replica)
-    async with process.serving(app(registry), setting.host, process.port()):
+    groundwork = Groundwork(broker, registry, queues)
+    writer = Writer(broker.config, mirror, groundwork.lay, setting.replica)
+    access = Access(setting.admin_token, setting.config_read_token)
+    service = app(registry, writer, access, f"{NAME}-{setting.replica or socket.gethostname()}")
+    async with process.serving(service, setting.host, process.port()):
         keeping = [
             asyncio.create_task(mirror.follow()),
             asyncio.create_task(writer.run()),
-            asyncio.create_task(_repair(broker, registry, queues, writer)),
+            asyncio.create_task(_repair(groundwork, writer)),
             asyncio.create_task(queues.run()),
         ]
         await stop.wait()
@@ -54,20 +58,13 @@ async def main() -> None:
     await broker.close()
 
 
-async def _provision(broker: NatsBroker, registry: Registry, queues: PoolQueues, specs: Sequence[ModelSpec]) -> None:
-    """Queues before entries: a model is told to readers only when its work has a place to wait."""
-    every = [*registry.specs(), *specs]
-    await broker.provision([*((lane_of(spec), spec.id) for spec in every), *queues.living()])
-    await queues.note_homes(specs)
-
-
-async def _repair(broker: NatsBroker, registry: Registry, queues: PoolQueues, writer: Writer) -> None:
-    """Make the server match again every while: its storage may have been lost or changed by somebody else."""
+async def _repair(groundwork: Groundwork, writer: Writer) -> None:
+    """Look everything over now and then."""
     while not cancelled():
         await asyncio.sleep(REPAIR_S)
         try:
             if writer.leading:
-                await _provision(broker, registry, queues, ())
+                await groundwork.look_over()
         except (QueueUnavailableError, ConfigurationError) as error:
             log.warning("the queues were not looked over: %s", error)
 

@@ -76,4 +76,4 @@ def select(models: str) -> list[ModelSpec]:
     if Path(models).is_dir():
         return list(read(Path(models)).values())
     registry = Registry(load().values())
-    return [registry.model(name.strip()) for name in models.split(",") if name.strip()]
+    return [registry.written(name.strip()) for name in models.split(",") if name.strip()]

@@ -17,7 +17,7 @@ import msgspec
 from sie_broker.contract import Bucket
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.subjects import name_of
-from sie_config import store
+from sie_config import placement, store
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_config.state import State
@@ -37,7 +37,10 @@ FAR = 64
 
 
 class Mirror:
-    """Keeps ``registry`` and ``state`` as the bucket has them; ``changed()`` is called after each change."""
+    """Keeps ``registry`` and ``state`` as the bucket has them; ``changed()`` is called after each change.
+
+    What is deployed is read there, too, unless the registry was made with that: the config service knows it by itself.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Mirror:
         self._registry = registry
         self.changed = changed
         self._baseline = baseline or {}
+        self._knows = registry.deployment is not None
         self._hinted = 0
         self._news = asyncio.Event()
         self._reading = asyncio.Lock()
@@ -84,6 +88,8 @@ class Mirror:
             QueueUnavailableError: the broker does not answer.
         """
         async with self._reading:
+            if await self._deploy():
+                self.changed()
             had = self.state.epoch
             mark = await self._mark()
             if mark.epoch - had < FAR:
@@ -154,6 +160,17 @@ class Mirror:
         except msgspec.DecodeError as fault:
             raise QueueUnavailableError(f"The mark of the catalogue cannot be read: {fault}.") from fault
 
+    async def _deploy(self) -> bool:
+        """Take in what is deployed; whether that is news."""
+        before = self._registry.deployment
+        if self._knows or (value := await self._bucket.get(placement.KEY)) is None:
+            return False
+        try:
+            self._registry.deploy(placement.decode(value))
+        except msgspec.DecodeError as fault:
+            log.warning("what is deployed cannot be read, models stay where they are: %s", fault)
+        return self._registry.deployment != before
+
     async def _catch_up(self) -> None:
         """Apply the writes that follow, as far as they stand there."""
         while not cancelled():
@@ -170,6 +187,7 @@ class Mirror:
     async def _snapshot(self) -> None:
         self._read_at = time.monotonic()
         mark = await self._mark()
+        await self._deploy()
         entries = await self._bucket.entries(store.MODELS)
         found = ((key, store.read_stored(key, value)) for key, value in entries.items())
         stored = [(name_of(key.removeprefix(store.MODELS)), each) for key, each in found if each is not None]

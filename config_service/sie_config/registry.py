@@ -20,7 +20,7 @@ from sie_config.model_name import ModelName
 from sie_config.model_spec import ModelSpec
 from sie_config.nearest import Nearest
 from sie_config.past_specs import PastSpecs
-from sie_config.placement import Deployment, Placement
+from sie_config.placement import Deployment
 from sie_sdk.errors import (
     BundleConflictError,
     BundleNotFoundError,
@@ -72,8 +72,6 @@ class Registry:
         self._written: dict[str, ModelSpec] = {}
         self._specs: dict[str, ModelSpec] = {}
         """By id, in lower case; so are the etags, and the ids by their names without organisations."""
-        self._nowhere: dict[str, Placement] = {}
-        """Why those that are ready are served nowhere."""
         self._etags: dict[str, str] = {}
         self._short: dict[str, list[str]] = {}
         self._sorted: list[ModelSpec] = []
@@ -109,6 +107,12 @@ class Registry:
             self._drop(key)
         self.replace(written)
 
+    def placed(self, spec: ModelSpec) -> ModelSpec:
+        """A spec as requests would see it: with where it is served, or planned if that is nowhere."""
+        if self.deployment is not None:
+            return placement.served(spec, placement.place(spec, self.deployment))
+        return spec if spec.bundle else msgspec.structs.replace(spec, bundle=DEFAULT)
+
     def put(self, spec: ModelSpec) -> None:
         """Add or change one model."""
         if self._take(spec.id.lower(), spec):
@@ -128,7 +132,7 @@ class Registry:
                 return False
             self._drop(key)
         self._written[key], self._etags[key] = spec, etag
-        self._specs[key] = spec = self._placed(key, spec)
+        self._specs[key] = spec = self.placed(spec)
         self._short.setdefault(_short_of(key), []).append(key)
         self._sorted.insert(bisect_left(self._sorted, spec.id, key=_id), spec)
         self._bundles[spec.bundle] += 1
@@ -136,18 +140,9 @@ class Registry:
             self._count(lane, 1, int(etag, 16))
         return True
 
-    def _placed(self, key: str, spec: ModelSpec) -> ModelSpec:
-        if self.deployment is None:
-            return spec if spec.bundle else msgspec.structs.replace(spec, bundle=DEFAULT)
-        place = placement.place(spec, self.deployment)
-        if not place.machine_profiles and not place.planned:
-            self._nowhere[key] = place
-        return placement.served(spec, place)
-
     def _drop(self, key: str) -> None:
         spec, etag = self._specs.pop(key), self._etags.pop(key)
         del self._written[key]
-        self._nowhere.pop(key, None)
         self._short[_short_of(key)].remove(key)
         if not self._short[_short_of(key)]:
             del self._short[_short_of(key)]
@@ -237,8 +232,10 @@ class Registry:
         return spec
 
     def _not_served(self, spec: ModelSpec, field: str) -> SIEError:
-        if (place := self._nowhere.get(spec.id.lower())) is not None:
-            return ModelUnplacedError(f"{spec.id} is not served: {place.why}.", field=field, hint=place.hint)
+        if self.deployment is not None:
+            place = placement.place(self._written[spec.id.lower()], self.deployment)
+            if not place.planned:
+                return ModelUnplacedError(f"{spec.id} is not served: {place.why}.", field=field, hint=place.hint)
         return ModelPlannedError(
             f"{spec.id} is planned: it waits for {spec.blocked_by or 'what computes it'}.",
             field=field,

@@ -16,3 +16,5 @@ class Settings(Limits, frozen=True, kw_only=True):
     """This copy's name. One that starts again under its name writes again at once; no two that live may share one."""
     models: str = ""
     """Which models to serve: ids separated by commas, or a folder of specs. Empty: the whole catalogue."""
+    machine_profiles: str = "cpu"
+    """The machine profiles that are deployed, separated by commas, in any order."""

@@ -1,0 +1,52 @@
+"""What stands before the catalogue is told: the queues of its models and pools, and what is deployed.
+
+Owns that order. Queues are made by the broker, the entries are written by ``writer``; where a model's work waits is
+``placement``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sie_broker.contract import Broker
+from sie_config import placement
+from sie_config.model_spec import ModelSpec
+from sie_config.pool_queues import PoolQueues
+from sie_config.registry import Registry, lanes_of
+
+
+class Groundwork:
+    """Makes it for the catalogue of ``registry``, which knows what is deployed."""
+
+    def __init__(self, broker: Broker, registry: Registry, queues: PoolQueues) -> None:
+        self._broker = broker
+        self._registry = registry
+        self._queues = queues
+        self._told = False
+
+    async def lay(self, coming: Sequence[ModelSpec] = ()) -> None:
+        """For all models there are, and those to come: a model is told only when its work has a place to wait.
+
+        Raises:
+            QueueUnavailableError: the broker does not answer.
+            ConfigurationError: it cannot have these queues.
+        """
+        registry = self._registry
+        lanes = ((lane, spec.id) for spec in coming for lane in lanes_of(registry.placed(spec)))
+        await self._broker.provision([*registry.queues(), *lanes, *self._queues.living()])
+        await self._queues.note_homes(coming)
+        if not self._told:
+            await self._tell()
+
+    async def look_over(self) -> None:
+        """Make the server match again: its storage may have been lost, or changed by somebody else. Errors as `lay`."""
+        self._told = False
+        await self.lay()
+
+    async def _tell(self) -> None:
+        """Tell readers what is deployed; behind the queues, for they place every model by it at once."""
+        assert self._registry.deployment is not None
+        value = placement.encode(self._registry.deployment)
+        if await self._broker.config.get(placement.KEY) != value:
+            await self._broker.config.put(placement.KEY, value)
+        self._told = True
