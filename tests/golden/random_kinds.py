@@ -135,10 +135,15 @@ _GTE = _BERT | {
 }
 
 
+# Heads of 8 dimensions: the base times the factor, and every step shorter by the factor's fourth root.
+_NTK: Config = {"type": "ntk", "factor": 8.0}
+_NTK_NATIVE: Config = {"rope_type": "linear", "rope_theta": 160000.0, "factor": 8.0 ** (2 / 8)}
+
+
 def _gte_native(**more: Any) -> Config:
     rope = {"rope_type": "default", "rope_theta": 20000.0}
     kept = ("layer_norm_eps", "max_position_embeddings", "pad_token_id", "type_vocab_size", "hidden_act")
-    return {**_SIZES, **{name: _GTE[name] for name in kept}, "model_type": "gte", "rope_parameters": rope, **more}
+    return {**_SIZES, **{name: _GTE[name] for name in kept}, "model_type": "gte", "rope_parameters": rope} | more
 
 
 _DECODER: Config = {
@@ -155,6 +160,10 @@ _DECODER: Config = {
 _QWEN2 = _DECODER | _BYTES | {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": None}
 _QWEN3 = _QWEN2 | {"model_type": "qwen3", "head_dim": 12}
 _LLAMA = _DECODER | {"model_type": "llama", "mlp_bias": False, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
+# Heads of 8 dimensions turn some 26, 1, 0.04 and 0.001 times within 160 tokens: one as before, one between, two slower.
+_LLAMA3: Config = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0}
+_LLAMA3 |= {"original_max_position_embeddings": 160}
+_LLAMA_BIDIREC = _LLAMA | {"model_type": "llama_bidirec", "rope_scaling": _LLAMA3}
 _MISTRAL = _DECODER | {"model_type": "mistral", "sliding_window": 8, "rope_theta": 10000.0, "rms_norm_eps": 1e-5}
 _GEMMA2 = _DECODER | {
     "model_type": "gemma2",
@@ -241,10 +250,24 @@ KINDS: dict[str, Kind] = {
         native=_gte_native(num_labels=1),
         prefix=("gte.", "new."),
     ),
+    "gte-ntk": Kind(
+        *("GteModel", _GTE | {"rope_scaling": _NTK}, "xlm-roberta"),
+        published="NewModel",
+        native=_gte_native(rope_parameters=_NTK_NATIVE),
+    ),
+    "gte-own-type": Kind("GteModel", _GTE | {"model_type": "gte"}, "xlm-roberta", native=_gte_native()),
     "qwen2": Kind("Qwen2Model", _QWEN2, "qwen", published="Qwen2ForCausalLM"),
+    "qwen2-bidirectional": Kind("Qwen2Model", _QWEN2 | {"is_causal": False}, "qwen"),
     "qwen3": Kind("Qwen3Model", _QWEN3, "qwen", published="Qwen3ForCausalLM"),
     "qwen3-reranker": Kind("Qwen3ForCausalLM", _QWEN3, "qwen"),
     "llama": Kind("LlamaModel", _LLAMA, "llama"),
+    "llama-bidirectional": Kind(
+        *("LlamaModel", _LLAMA_BIDIREC, "llama"),
+        published="LlamaBidirectionalModel",
+        native=_LLAMA_BIDIREC
+        | {"model_type": "llama", "is_causal": False, "rope_scaling": None}
+        | {"rope_parameters": _LLAMA3 | {"rope_theta": 500000.0}},
+    ),
     "mistral": Kind("MistralModel", _MISTRAL, "llama"),
     "gemma2": Kind("Gemma2Model", _GEMMA2, "gemma", norms_around=0.0),
     "embedding-gemma": Kind("Gemma3TextModel", _EMBEDDING_GEMMA, "gemma", norms_around=0.0),

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from sie_bundle.engine.rope import Rope, ropes
 from sie_sdk.errors import ModelLoadFailedError
 
 Way = Literal["packed", "transformers", "padded"]
@@ -58,6 +59,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     pre_norm: bool = False
     """Norms stand before attention and feed-forward (with ``final_norm`` at the end) instead of after."""
     causal: bool = False
+    """Unless ``is_causal`` of config.json says otherwise."""
     relative_bias: str = ""
     """A learned bias per head and bucket of distance, added to the attention of every layer (MPNet, T5)."""
     config: dict[str, str] = {}
@@ -102,6 +104,18 @@ _LLAMA = Family(
     classifier_pooling="last",
     token_classifier="score",
     masked_lm="tied:",
+)
+_GTE = Family(
+    prefixes=("new.", ""),
+    positions="",
+    qkv=("attention.qkv_proj",),
+    attention_output="attention.o_proj",
+    attention_norm="attn_ln",
+    up=("mlp.up_gate_proj",),
+    gate="second",
+    down="mlp.down_proj",
+    output_norm="mlp_ln",
+    classifier="pooler.dense tanh classifier",
 )
 _DEBERTA = Family(way="padded", prefixes=("deberta.", ""), classifier="pooler.dense gelu classifier")
 
@@ -184,18 +198,8 @@ FAMILIES = {
         classifier="pooler tanh classifier",
         masked_lm="predictions.dense act predictions.LayerNorm tied:predictions.bias",
     ),
-    "new": Family(
-        prefixes=("new.", ""),
-        positions="",
-        qkv=("attention.qkv_proj",),
-        attention_output="attention.o_proj",
-        attention_norm="attn_ln",
-        up=("mlp.up_gate_proj",),
-        gate="second",
-        down="mlp.down_proj",
-        output_norm="mlp_ln",
-        classifier="pooler.dense tanh classifier",
-    ),
+    "new": _GTE,
+    "gte": _GTE,
     "nomic_bert": Family(
         prefixes=("nomic_bert.", "bert.", ""),
         positions="",
@@ -220,6 +224,7 @@ FAMILIES = {
     ),
     "qwen2": _LLAMA,
     "llama": _LLAMA,
+    "llama_bidirec": msgspec.structs.replace(_LLAMA, causal=False),
     "mistral": _LLAMA,
     "qwen3": msgspec.structs.replace(_LLAMA, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
     "gemma2": msgspec.structs.replace(_LLAMA, way="transformers"),
@@ -233,8 +238,7 @@ FAMILIES = {
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What is read of ``config.json``, under BERT's names. Anything else there is ignored.
 
-    ``thetas`` and ``windows``: per layer, the base of the rotation, and how many tokens to each side are seen (None:
-    all).
+    ``ropes`` and ``windows``: per layer, the rotation, and how many tokens to each side are seen (None: all).
     """
 
     model_type: str
@@ -250,7 +254,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     id2label: dict[str, str] = {}
     classifier_pooling: Literal["cls", "mean"] | None = None
     tie_word_embeddings: bool = True
-    thetas: tuple[float, ...] = ()
+    ropes: tuple[Rope, ...] = ()
     windows: tuple[int | None, ...] = ()
 
     @property
@@ -298,7 +302,9 @@ def architecture(family: str, folder: Path) -> Architecture:
         given = {**record.constants, **given, **named}
         by_layer = _by_layer(given) if record.way == "packed" else {}
         config = msgspec.convert(given | by_layer, type=Config)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnsupportedConfig) as error:
+        if record.way == "packed" and given.get("is_causal") is False:
+            record = msgspec.structs.replace(record, causal=False)
+    except (OSError, msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
     if family not in (AUTO, config.model_type):
         raise ModelLoadFailedError(f"The spec says family {family!r}, config.json says {config.model_type!r}.")
@@ -314,26 +320,13 @@ def _found(folder: Path, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]
     return FAMILIES[AUTO], sizes(folder)
 
 
-class UnsupportedConfig(ValueError):  # noqa: N818
-    """``config.json`` asks for something the packed encoder does not do. Never leaves `architecture`."""
-
-
 def _by_layer(given: dict[str, Any]) -> dict[str, Any]:
     """Rotation and window of each layer, from the several ways there are to write them."""
     layers = int(given.get("num_hidden_layers", 0))
     kinds = given.get("layer_types") or _kinds(given, layers)
-    ropes = given.get("rope_parameters") or {}
-    by_kind = {kind: ropes.get(kind) or ropes for kind in set(kinds)}
-    for rope in [*by_kind.values(), given.get("rope_scaling") or {}]:
-        if rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise UnsupportedConfig(f"rotation of type {rope.get('rope_type', rope.get('type'))!r} is not supported")
-    plain = float(given.get("rope_theta", 10_000.0))
-    published = {
-        "full_attention": float(given.get("global_rope_theta", plain)),
-        "sliding_attention": float(given.get("local_rope_theta", plain)),
-    }
+    head_size = given.get("head_dim") or given.get("hidden_size", 0) // max(1, given.get("num_attention_heads", 1))
     return {
-        "thetas": [float(by_kind[kind].get("rope_theta", published.get(kind, plain))) for kind in kinds],
+        "ropes": ropes(given, kinds, head_size),
         "windows": [_side(given) if kind == "sliding_attention" else None for kind in kinds],
     }
 

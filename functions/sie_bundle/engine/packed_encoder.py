@@ -20,6 +20,7 @@ from sie_bundle.engine.linear import Activation, Linear, activation
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import Norm, Parameters
 from sie_bundle.engine.positions import RelativeBias, Rotation, Turn
+from sie_bundle.engine.rope import Rope
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tiles import rounded
 
@@ -29,8 +30,8 @@ class Batch(NamedTuple):
 
     packed: Packed
     attend: Attend
-    turns: dict[float, Turn]
-    """By the base of the rotation."""
+    turns: dict[Rope, Turn]
+    """By rotation."""
     bias: Tensor | None
 
 
@@ -42,8 +43,8 @@ class Attention(NamedTuple):
     q_norm: Norm | None
     k_norm: Norm | None
     output: Linear
-    theta: float | None
-    """The base of the rotation; None: positions are absolute."""
+    rope: Rope | None
+    """The rotation; None: positions are absolute."""
     sight: Sight
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
@@ -51,8 +52,8 @@ class Attention(NamedTuple):
         q, k, v = torch.split(self.qkv(x).view(len(x), queries + 2 * keys, -1), [queries, keys, keys], dim=1)
         if self.q_norm and self.k_norm:
             q, k = self.q_norm(q.to(x.dtype)).to(q.dtype), self.k_norm(k.to(x.dtype)).to(k.dtype)
-        if self.theta is not None:
-            turn = batch.turns[self.theta]
+        if self.rope is not None:
+            turn = batch.turns[self.rope]
             q, k = turn(q), turn(k)
         sight = self.sight if batch.bias is None else self.sight._replace(bias=batch.bias)
         return self.output(batch.attend(q, k, v, batch.packed, sight).flatten(1))
@@ -105,7 +106,7 @@ class PackedEncoder:
         self._layers = layers * config.num_hidden_layers if shared else layers
         self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
         self._rotation = Rotation(config.head_size, parameters.device, parameters.dtype)
-        self._thetas = {layer.attention.theta for layer in self._layers if layer.attention.theta is not None}
+        self._ropes = {layer.attention.rope for layer in self._layers if layer.attention.rope is not None}
         bias = f"{prefix}{family.relative_bias}.weight"
         self._bias = RelativeBias(parameters.take(bias, parameters.dtype)) if family.relative_bias else None
         self._finite = Finite(self._states, kernel(parameters.device))
@@ -122,7 +123,7 @@ class PackedEncoder:
         batch = Batch(
             packed=packed,
             attend=attend,
-            turns={theta: self._rotation(packed, theta) for theta in self._thetas},
+            turns={rope: self._rotation(packed, rope) for rope in self._ropes},
             bias=self._bias(rounded(packed.longest, 64)) if self._bias else None,
         )
         for attention, attention_norm, feed_forward, output_norm in self._layers:
@@ -174,7 +175,7 @@ def _layer(architecture: Architecture, parameters: Parameters, i: int) -> Layer:
             q_norm=q_norm._replace(weight=q_norm.weight * scale) if q_norm else None,
             k_norm=parameters.norm(prefix + family.k_norm) if family.k_norm else None,
             output=parameters.linear([prefix + family.attention_output]),
-            theta=None if family.positions or family.relative_bias else config.thetas[i],
+            rope=None if family.positions or family.relative_bias else config.ropes[i],
             sight=Sight(causal=family.causal, window=config.windows[i]),
         ),
         attention_norm=parameters.norm(first) if f"{first}.weight" in parameters else None,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sie_bundle.engine.attention import LOG2_E
 from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.rope import Rope
 
 
 class Turn(NamedTuple):
@@ -25,28 +26,27 @@ class Turn(NamedTuple):
 
 
 class Rotation:
-    """Rotary positions (2104.09864): each pair of dimensions (i, i + head_dim / 2) turned by position / theta^(2i/d).
+    """Rotary positions (2104.09864): each pair of dimensions (i, i + head_dim / 2) turned by position times its step.
 
-    Tables of sines and cosines are kept per theta, as long as the longest text so far.
+    Tables of sines and cosines are kept per rotation, as long as the longest text so far.
     """
 
     def __init__(self, head_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self._size = head_size
         self._device = device
         self._dtype = dtype
-        self._tables: dict[float, Turn] = {}
+        self._tables: dict[Rope, Turn] = {}
 
-    def __call__(self, packed: Packed, theta: float) -> Turn:
+    def __call__(self, packed: Packed, rope: Rope) -> Turn:
         """The rotation of a batch's tokens."""
-        table = self._tables.get(theta)
+        table = self._tables.get(rope)
         if table is None or len(table.cosines) < packed.longest:
-            table = self._tables[theta] = self._table(theta, packed.longest)
+            table = self._tables[rope] = self._table(rope, packed.longest)
         return Turn(table.cosines[packed.positions], table.sines[packed.positions])
 
-    def _table(self, theta: float, length: int) -> Turn:
+    def _table(self, rope: Rope, length: int) -> Turn:
         places = torch.arange(max(512, 1 << (length - 1).bit_length()), dtype=torch.float64)
-        steps = theta ** (-torch.arange(0, self._size, 2, dtype=torch.float64) / self._size)
-        angles = (places[:, None] * steps)[:, None]
+        angles = (places[:, None] * torch.from_numpy(rope.steps(self._size)))[:, None]
         cosines = torch.cat((angles.cos(), angles.cos()), dim=-1)
         # The first half of the dimensions takes the second's number with a minus.
         sines = torch.cat((-angles.sin(), angles.sin()), dim=-1)
