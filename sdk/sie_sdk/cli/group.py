@@ -1,7 +1,8 @@
 """The group `sie`: how its commands are found without importing them, and what it prints when one fails.
 
 Commands are imported when they run, and listed by the lines below. Those of other packages come by name through the
-entry point group ``sie.commands``, so that nothing is imported that an install lacks. Not here: what any command does.
+entry point groups ``sie.commands`` and, for verbs of a noun, ``sie.commands.<noun>``, so that nothing is imported that
+an install lacks. Not here: what any command does.
 """
 
 from __future__ import annotations
@@ -132,7 +133,20 @@ class Commands(click.Group):
 
 
 class Noun(click.Group):
-    """A group of verbs about one kind of thing; without a verb it lists them."""
+    """A group of verbs about one kind of thing; without a verb it lists them.
+
+    Other packages add verbs to the noun ``config`` through the entry point group ``sie.commands.config``.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(entry.name for entry in self._added())})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        own = super().get_command(ctx, name)
+        return own or next((_load(entry) for entry in self._added() if entry.name == name), None)
+
+    def _added(self) -> Iterable[EntryPoint]:
+        return _installed(f"sie.commands.{self.name}")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
@@ -159,10 +173,10 @@ def _pipes() -> Iterator[None]:
         raise
 
 
-def _installed() -> Iterable[EntryPoint]:
+def _installed(group: str = "sie.commands") -> Iterable[EntryPoint]:
     from importlib.metadata import entry_points
 
-    return entry_points(group="sie.commands")
+    return entry_points(group=group)
 
 
 def _load(entry: EntryPoint) -> click.Command:
