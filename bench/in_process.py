@@ -27,9 +27,9 @@ async def main() -> None:
     stop = process.stop_signal()
     broker, registry, readiness = MemoryBroker(), Registry(catalog.select("")), Readiness()
     lanes = Lanes(broker, 5.0)
-    worker = Worker(broker, registry, LANE, "noop", {"encode": Noop(Own()).encode}, lambda _: True, 256)
+    worker = Worker(broker, registry, LANE, "noop", {"encode": Noop(Own()).encode}, list, 256)
     presence = Presence(broker, LANE, lambda: Counts(in_flight=worker.in_hand, completed=worker.completed))
-    worker.update_pulls()
+    worker.start()
     pools = Pools(registry, lanes, PoolTable(broker.pools))
     background = [asyncio.create_task(lanes.follow()), asyncio.create_task(presence.beat())]
     presence.became("ready")

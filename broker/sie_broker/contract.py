@@ -7,7 +7,7 @@ Owns the verbs; what travels and what is kept stands in ``records``. Knows no mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Literal, Protocol
 
@@ -260,6 +260,18 @@ class Broker(Protocol):
         ...
 
     def on_wake(self, woken: Callable[[Lane], None]) -> AbstractAsyncContextManager[None]: ...
+
+    def want(self, queue: Queue) -> None:
+        """Tell the workers of a lane of work in a queue that perhaps none of them pulls; it may be lost."""
+        ...
+
+    def on_wanted(self, lane: Lane, wanted: Callable[[Queue], None]) -> AbstractAsyncContextManager[None]:
+        """Call ``wanted`` for each `want` of a queue of the lane, while the context is open."""
+        ...
+
+    async def waiting(self, lane: Lane) -> Collection[Queue]:
+        """The lane's queues with work that is not yet acknowledged."""
+        ...
 
     async def beat(self, state: WorkerState) -> None:
         """Tell everybody how a worker is: in ``presence``, and outside tools as JSON on ``sie.health.<worker>``."""

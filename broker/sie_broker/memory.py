@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -19,9 +19,10 @@ from typing import NamedTuple
 import msgspec
 
 from sie_broker import claim, deadletters, jobs, subjects
-from sie_broker.contract import Delivery, Room, Store
+from sie_broker.contract import Delivery, Room
 from sie_broker.events import envelope
 from sie_broker.memory_deadletters import MemoryDeadLetters
+from sie_broker.memory_payloads import MemoryPayloads
 from sie_broker.parcel import MemoryParcel, Parcel
 from sie_broker.records import (
     MAX_DELIVERIES,
@@ -133,41 +134,6 @@ class MemoryBucket:
                 changed(key, value)
 
 
-class MemoryPayloads:
-    """`Payloads` in a dictionary, at most ``max_bytes``. A queue here knows no age; ``lifetime_s`` is for tests."""
-
-    def __init__(self, max_bytes: int = 2 << 30, lifetime_s: float | None = None) -> None:
-        self.held: dict[str, tuple[float, bytes]] = {}
-        """When each ends, on the steady clock, and what it is."""
-        self._max_bytes = max_bytes
-        self._lifetime_s = lifetime_s
-
-    async def store(self, store: Store, owner: str, data: bytes) -> str:
-        now = time.monotonic()
-        self.held = {dataref: kept for dataref, kept in self.held.items() if now < kept[0]}
-        if len(data) + sum(len(kept) for _, kept in self.held.values()) > self._max_bytes:
-            raise QueueFullError(
-                f"There is no room for {len(data)} bytes among the large payloads now.",
-                limit=self._max_bytes,
-                retry_after=5.0,
-                hint="Try again later, or send less at once.",
-            )
-        lifetime_s = jobs.LIFETIME_S + claim.MARGIN_S if store == "result" else math.inf
-        dataref = str(await claim.refer(store, owner, data))
-        self.held[dataref] = now + (lifetime_s if self._lifetime_s is None else self._lifetime_s), data
-        return dataref
-
-    async def load(self, dataref: str) -> bytes:
-        reference = claim.parse(dataref)
-        until, data = self.held.get(dataref, (0.0, b""))
-        if time.monotonic() >= until:
-            raise claim.lost(reference, "is no longer stored")
-        return await claim.verified(reference, data)
-
-    async def drop(self, dataref: str) -> None:
-        self.held.pop(dataref, None)
-
-
 class _Waiting:
     """One queue: what waits, and how often each was delivered."""
 
@@ -238,6 +204,7 @@ class MemoryBroker:
         self._queues: defaultdict[Queue, _Waiting] = defaultdict(_Waiting)
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
         self._wakers: list[Callable[[Lane], None]] = []
+        self._wanters: list[tuple[Lane, Callable[[Queue], None]]] = []
         self._due: asyncio.Queue[MemoryParcel] = asyncio.Queue()
 
     async def connect(self) -> None:
@@ -380,6 +347,22 @@ class MemoryBroker:
             yield
         finally:
             self._wakers.remove(woken)
+
+    def want(self, queue: Queue) -> None:
+        for lane, wanted in list(self._wanters):
+            if lane == queue.lane:
+                wanted(queue)
+
+    @asynccontextmanager
+    async def on_wanted(self, lane: Lane, wanted: Callable[[Queue], None]) -> AsyncIterator[None]:
+        self._wanters.append(wanter := (lane, wanted))
+        try:
+            yield
+        finally:
+            self._wanters.remove(wanter)
+
+    async def waiting(self, lane: Lane) -> Collection[Queue]:
+        return [queue for queue, count in self._queued.items() if count and queue.lane == lane]
 
     async def backlog(self) -> dict[Lane, int]:
         counts: dict[Lane, int] = {}

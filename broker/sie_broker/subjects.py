@@ -14,6 +14,7 @@ from sie_broker.records import PRIORITIES, Lane, Queue
 WORK = "sie.work"
 REPLY = "sie.reply"
 WAKE = "sie.wake"
+WANTED = "sie.wanted"
 HEALTH = "sie.health"
 DEAD = "sie.dead"
 SINK = "sie.sink"
@@ -51,6 +52,21 @@ def work(queue: Queue) -> str:
     return f"{WORK}.{_lane(queue.lane)}.{queue.priority}.{token(queue.model)}"
 
 
+def work_of_lane(lane: Lane) -> str:
+    """Where all work of a lane waits."""
+    return f"{WORK}.{_lane(lane)}.>"
+
+
+def wanted(queue: Queue) -> str:
+    """Where the workers of a lane are told of work that perhaps none of them pulls: as `work`, with another root."""
+    return f"{WANTED}{work(queue).removeprefix(WORK)}"
+
+
+def wanted_of_lane(lane: Lane) -> str:
+    """All that is told to the workers of a lane."""
+    return f"{WANTED}.{_lane(lane)}.>"
+
+
 def is_work(subject: str) -> bool:
     """Whether work waits there."""
     return subject.startswith(f"{WORK}.")
@@ -62,7 +78,7 @@ def lane_of_work(subject: str) -> Lane:
 
 
 def queue_of_work(subject: str) -> Queue:
-    """The queue of a work subject.
+    """The queue of a work subject, or of one that `wanted` made.
 
     Raises:
         ValueError: not a subject that `work` makes.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +22,14 @@ log = logging.getLogger("sie.broker.workers")
 STALE_S = 5.0
 """A worker that has not been heard of for this long is gone; it beats once a second."""
 
+
+class _Ready(NamedTuple):
+    """When a worker was last heard of, and what it has loaded."""
+
+    at: float
+    models: frozenset[str]
+
+
 _states = msgspec.msgpack.Decoder(WorkerState)
 
 
@@ -30,8 +39,8 @@ class Workers:
     def __init__(self, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._states: dict[str, WorkerState] = {}
-        self._ready: defaultdict[Lane, dict[str, float]] = defaultdict(dict)
-        """When each ready worker of a lane was last heard of: every request asks for its lane."""
+        self._ready: defaultdict[Lane, dict[str, _Ready]] = defaultdict(dict)
+        """The ready workers of each lane: every request asks for its lane."""
 
     async def read(self, presence: Bucket) -> None:
         """Take in everybody who is in the bucket.
@@ -55,7 +64,8 @@ class Workers:
         self._forget(worker)
         self._states[worker] = state
         if state.state == "ready":
-            self._ready[state.lane][worker] = state.at
+            models = frozenset(name.partition(":")[0] for name in state.models)  # with whatever LoRA
+            self._ready[state.lane][worker] = _Ready(state.at, models)
         return state
 
     def _forget(self, worker: str) -> None:
@@ -72,12 +82,17 @@ class Workers:
     def ready(self, lane: Lane) -> int:
         """How many serve the lane now."""
         oldest = self._clock() - STALE_S
-        return sum(at >= oldest for at in self._ready[lane].values())
+        return sum(ready.at >= oldest for ready in self._ready[lane].values())
 
     def live(self, lane: Lane) -> bool:
         """Whether anybody does."""
         oldest = self._clock() - STALE_S
-        return any(at >= oldest for at in self._ready[lane].values())
+        return any(ready.at >= oldest for ready in self._ready[lane].values())
+
+    def holds(self, lane: Lane, model: str) -> bool:
+        """Whether anybody who serves the lane has the model loaded."""
+        oldest = self._clock() - STALE_S
+        return any(model in ready.models and ready.at >= oldest for ready in self._ready[lane].values())
 
     def present(self) -> dict[Lane, int]:
         """How many each lane has that are not leaving."""

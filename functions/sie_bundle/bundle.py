@@ -127,7 +127,7 @@ class Bundle:
                 "score": Operation(score.parse, score.plan, *parts),
                 "extract": Operation(extract.parse, extract.plan, *parts),
             },
-            holds=lambda model: model in self.residency.resident(),
+            loaded=self._loaded,
             max_in_hand=settings.max_in_hand,
             max_reply_bytes=settings.max_reply_bytes,
         )
@@ -144,7 +144,7 @@ class Bundle:
         self._run(self._membership.follow())
         for spec in self._pinned:
             self._run(self.residency.hold(spec))
-        self.worker.update_pulls()
+        self.worker.start()
         self.presence.milestone("pulling")
         await warming.done()
         self.presence.milestone("engine")
@@ -184,6 +184,11 @@ class Bundle:
     def _model_loaded(self, model: str) -> None:
         self.presence.milestone("first model")
         self.presence.changed()
+        self.worker.update_pulls()
+
+    def _loaded(self) -> set[str]:
+        """The ids of the models that are loaded, with whatever LoRA."""
+        return {name.partition(":")[0] for name in self.residency.resident()}
 
     def _counts(self) -> Counts:
         worker, memory = self.worker, self._memory()

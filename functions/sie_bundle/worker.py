@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from functools import partial
-
-import msgspec
 
 from sie_broker import claim, clock, jobs
 from sie_broker.contract import Broker, Delivery
 from sie_broker.jetstream.connection import cancelled
-from sie_broker.records import PRIORITIES, Lane, Queue, Reply, Work
+from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
 from sie_bundle.isolation import Isolation
+from sie_bundle.pulls import Pulls
 from sie_bundle.settings import MAX_REPLY_BYTES
-from sie_config.registry import Registry, lane_of
+from sie_config.registry import Registry
 from sie_sdk import wire
 from sie_sdk.errors import (
     DeadlineExceededError,
@@ -42,7 +41,7 @@ Operation = Callable[[Work], Awaitable[bytes]]
 class Worker:
     """Serves a lane of the broker: that it was started in, or that of another pool it was given to.
 
-    ``operations``: what to do per op; ``holds(model)``: whether it is loaded.
+    ``operations``: what to do per op; ``loaded``: the ids of the models that are loaded now.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Worker:
         lane: Lane,
         name: str,
         operations: Mapping[str, Operation],
-        holds: Callable[[str], bool],
+        loaded: Callable[[], Collection[str]],
         max_in_hand: int,
         max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
@@ -65,36 +64,25 @@ class Worker:
         self.busy = Occupancy()
         self.completed = 0
         self._broker = broker
-        self._registry = registry
-        self._home = self._lane = lane
-        self._draining = False
         self._name = name
         self._operations = operations
-        self._holds = holds
+        self._loaded = loaded
         self._max_reply_bytes = max_reply_bytes
         self._isolation = Isolation(broker.jobs)
-        self._pulls: dict[Queue, asyncio.Task[None]] = {}
+        self._pulls = Pulls(broker, registry, lane, loaded, self._pull)
         self._in_hand: set[asyncio.Task[None]] = set()
 
+    def start(self) -> None:
+        """Pull what is wanted, from now on."""
+        self._pulls.start()
+
     def update_pulls(self) -> None:
-        """Pull for exactly the models the registry gives this lane; call it after every change of the registry."""
-        if self._draining:
-            return
-        wanted = {
-            Queue(self._lane, spec.id, priority)
-            for spec in self._registry.specs()
-            if lane_of(spec) == self._home
-            for priority in PRIORITIES
-        }
-        for queue in wanted - self._pulls.keys():
-            self._pulls[queue] = asyncio.create_task(self._pull(queue))
-        for queue in self._pulls.keys() - wanted:
-            self._pulls.pop(queue).cancel()
+        """To be called after every change of the registry, and of what is loaded."""
+        self._pulls.update()
 
     def move(self, pool: str) -> None:
         """Pull what waits for the same models in another pool; what is in hand is finished and answered as ever."""
-        self._lane = msgspec.structs.replace(self._lane, pool=pool)
-        self.update_pulls()
+        self._pulls.move(pool)
 
     @property
     def in_hand(self) -> int:
@@ -103,11 +91,7 @@ class Worker:
 
     async def drain(self, within_s: float) -> None:
         """Stop pulling, finish what is in hand; after ``within_s`` seconds the rest is left to be given back."""
-        self._draining = True
-        for pull in self._pulls.values():
-            pull.cancel()
-        await asyncio.gather(*self._pulls.values(), return_exceptions=True)
-        self._pulls.clear()
+        await self._pulls.close()
         if self._in_hand:
             _, late = await asyncio.wait(self._in_hand, timeout=within_s)
             for task in late:
@@ -116,7 +100,7 @@ class Worker:
 
     async def _pull(self, queue: Queue) -> None:
         def rank() -> int:
-            return 0 if self._holds(queue.model) else 5
+            return 0 if queue.model in self._loaded() else 5
 
         room = self.rooms[queue.priority]
 
@@ -127,6 +111,7 @@ class Worker:
 
         async with aclosing(self._broker.pull(queue, room, rank)) as deliveries:
             async for delivery in deliveries:
+                self._pulls.want(queue)
                 # Taken here and not by the task, which may run only after the next pull has looked for room.
                 room.take()
                 self.busy.enter()

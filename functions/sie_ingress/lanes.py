@@ -120,6 +120,10 @@ class Lanes:
         """Whether a ready worker serves the lane now."""
         return self._workers.live(lane)
 
+    def holds(self, lane: Lane, model: str) -> bool:
+        """Whether a ready worker of the lane has the model loaded."""
+        return self._workers.holds(lane, model)
+
     def statuses(self) -> list[LaneStatus]:
         """How each lane stands, as far as it is known; who is live is our own knowledge, and newer."""
         return [

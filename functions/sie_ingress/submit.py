@@ -19,9 +19,10 @@ from sie_broker import jobs
 from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import whole
-from sie_broker.records import Lane, Reply, Work
+from sie_broker.records import Lane, Reply, Submission, Work
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
+from sie_ingress.notices import Notices
 from sie_ingress.recent import RecentReplies, same_request
 from sie_sdk.errors import PayloadLostError
 
@@ -66,6 +67,7 @@ class Submitter:
         self._held = held
         self._max_reply_bytes = max_reply_bytes
         self._recent = RecentReplies(broker.payloads)
+        self._notices = Notices(broker, lanes)
 
     async def place(self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str) -> Reply | Job:
         """Publish a request's works, one or its parts, and wait for all replies as long as ``holds`` says.
@@ -133,6 +135,10 @@ class Submitter:
         self._lanes.woken(lane)
         self._broker.wake(lane)
 
+    async def _submit(self, work: Work, after: int = 0) -> Submission:
+        self._notices.of(work.queue)
+        return await self._broker.submit(work, after)
+
     async def _known(self, work: Work, digest: bytes, hold_s: float) -> Reply | Job | None:
         if (job := await jobs.find(self._broker.jobs, work.id)) is None:
             return None
@@ -140,14 +146,14 @@ class Submitter:
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
         if (failed := await jobs.failed(self._broker.jobs, work.id)) is not None:
-            await self._broker.submit(work, after=failed)
+            await self._submit(work, after=failed)
             await jobs.forget_result(self._broker.jobs, work.id, failed)
         return await self._result(work.id, hold_s) or job
 
     async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
-            receipt = await self._broker.submit(msgspec.structs.replace(work, reply_to=inbox))
+            receipt = await self._submit(msgspec.structs.replace(work, reply_to=inbox))
             answered = self._follow(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
             reply = await self._held.within(hold_s, answered)
             if reply is None:
@@ -161,7 +167,7 @@ class Submitter:
 
     async def _queue(self, work: Work, digest: bytes, hold_s: float, warm: bool) -> Reply | Job:
         """Cold, or nobody waits here: the reply is kept as the job's result, whoever computes it and whenever."""
-        await self._broker.submit(work)
+        await self._submit(work)
         if not warm:
             self.warm_up(work.lane)
         job = await self._accept(work, digest)
@@ -198,6 +204,6 @@ class Submitter:
         """Computed, but its answer went to a caller that is gone, or was an error that may pass: compute again."""
         again = msgspec.structs.replace(work, id=f"{work.id}-again")
         with self._broker.expect(again.id) as (inbox, coming):
-            receipt = await self._broker.submit(msgspec.structs.replace(again, reply_to=inbox))
+            receipt = await self._submit(msgspec.structs.replace(again, reply_to=inbox))
             answered = self._follow(again, digest, receipt.sequence, coming) if receipt.duplicate else coming
             return msgspec.structs.replace(await answered, id=work.id)

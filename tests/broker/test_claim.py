@@ -12,7 +12,7 @@ from sie_broker import claim
 from sie_broker.claim import Reference
 from sie_broker.jetstream import streams
 from sie_broker.jetstream.streams import MAX_WORK_BYTES, Limits
-from sie_broker.memory import MemoryPayloads
+from sie_broker.memory_payloads import MemoryPayloads
 from sie_broker.records import Lane, Reply, Work
 from sie_sdk.errors import InvalidInputError, PayloadLostError, QueueFullError
 

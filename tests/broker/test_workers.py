@@ -73,3 +73,19 @@ async def test_a_table_that_starts_late_reads_who_is_there(broker: Broker) -> No
     workers = Workers(clock)
     await workers.read(broker.presence)
     assert workers.ready(LANE) == 1
+
+
+def test_a_model_is_held_while_a_ready_worker_of_the_lane_that_has_it_was_heard_of_lately() -> None:
+    clock = Clock()
+    workers = Workers(clock)
+    state = WorkerState("w", LANE, "ready", clock.now, models=("org/a", "org/b:adapter"))
+    workers.heard("w", msgspec.msgpack.encode(state))
+    assert workers.holds(LANE, "org/a") and workers.holds(LANE, "org/b")
+    assert not workers.holds(LANE, "org/c") and not workers.holds(OTHER, "org/a")
+    clock.now += STALE_S + 0.1
+    assert not workers.holds(LANE, "org/a")
+    workers.heard("w", msgspec.msgpack.encode(msgspec.structs.replace(state, at=clock.now, models=("org/c",))))
+    assert workers.holds(LANE, "org/c") and not workers.holds(LANE, "org/a")
+    starting = msgspec.structs.replace(state, at=clock.now, state="starting")
+    workers.heard("w", msgspec.msgpack.encode(starting))
+    assert not workers.holds(LANE, "org/a")

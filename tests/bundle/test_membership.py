@@ -65,8 +65,8 @@ class Computed(Counter[str]):
 
 @asynccontextmanager
 async def working(broker: Broker, computed: Computed, name: str = "w") -> AsyncIterator[Worker]:
-    worker = Worker(broker, Registry([SPEC]), HOME, name, {"encode": computed}, holds=lambda _: True, max_in_hand=4)
-    worker.update_pulls()
+    worker = Worker(broker, Registry([SPEC]), HOME, name, {"encode": computed}, loaded=lambda: [MODEL], max_in_hand=4)
+    worker.start()
     try:
         yield worker
     finally:

@@ -45,8 +45,8 @@ class Counting:
 
 @asynccontextmanager
 async def working(broker: Broker, operation: Counting) -> AsyncIterator[Worker]:
-    worker = Worker(broker, Registry([SPEC]), LANE, "w", {"encode": operation}, holds=lambda _: True, max_in_hand=4)
-    worker.update_pulls()
+    worker = Worker(broker, Registry([SPEC]), LANE, "w", {"encode": operation}, loaded=lambda: [MODEL], max_in_hand=4)
+    worker.start()
     try:
         yield worker
     finally:

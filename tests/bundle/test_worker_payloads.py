@@ -41,9 +41,9 @@ class Measuring:
 @asynccontextmanager
 async def working(broker: Broker, operation: Measuring, max_reply_bytes: int = 64 * MIB) -> AsyncIterator[Worker]:
     worker = Worker(
-        broker, Registry([SPEC]), LANE, "w", {"encode": operation}, lambda _: True, 4, max_reply_bytes=max_reply_bytes
+        broker, Registry([SPEC]), LANE, "w", {"encode": operation}, lambda: [MODEL], 4, max_reply_bytes=max_reply_bytes
     )
-    worker.update_pulls()
+    worker.start()
     try:
         yield worker
     finally:
@@ -188,8 +188,8 @@ async def test_a_worker_that_is_stopped_while_it_waits_for_the_broker_acknowledg
                 raise QueueUnavailableError("Away.") from None
 
     broker, waiting = Away(), asyncio.Event()
-    worker = Worker(broker, Registry([SPEC]), LANE, "w", {"encode": Measuring()}, lambda _: True, 4)
-    worker.update_pulls()
+    worker = Worker(broker, Registry([SPEC]), LANE, "w", {"encode": Measuring()}, lambda: [MODEL], 4)
+    worker.start()
     receipt = await broker.submit(work("a"))
     await waiting.wait()
     await worker.drain(0.0)

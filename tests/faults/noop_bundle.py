@@ -6,6 +6,7 @@ are a real bundle's; only what is computed is not. Settings of a bundle it knows
 
     NOOP_RECORD   a file that gets one line ``start|done ID NAME`` as each work is begun and computed (appended, shared)
     NOOP_MODELS   ids separated by commas; unset: the catalogue of the config service
+    NOOP_LOADED   ids of those that it says are loaded, separated by commas; unset: all
     NOOP_DELAY_S  how long each work takes
     NOOP_POISON   ids of works that kill the process as soon as they are begun, separated by commas
     NOOP_NAME     the worker's name in the record; unset: its process id
@@ -87,6 +88,7 @@ class Own(msgspec.Struct, frozen=True):
 
     record: str = ""
     models: str = ""
+    loaded: str | None = None
     delay_s: float = 0.0
     poison: str = ""
     name: str = ""
@@ -146,15 +148,19 @@ async def main() -> None:
     if not own.models:
         await mirror.snapshot()
     noop = Noop(own)
-    models = tuple(spec.id for spec in registry.specs())
+
+    def loaded() -> tuple[str, ...]:
+        if own.loaded is not None:
+            return tuple(filter(None, own.loaded.split(",")))
+        return tuple(spec.id for spec in registry.specs())
 
     def counts() -> Counts:
         busy_s, full_s = worker.busy.seconds, worker.full.seconds
-        return Counts(models, worker.in_hand, worker.completed, noop.computed, busy_s, full_s)
+        return Counts(loaded(), worker.in_hand, worker.completed, noop.computed, busy_s, full_s)
 
     presence = Presence(broker, lane, counts, setting.spawned_at)
     operations = {"encode": noop.encode, "echo": noop.echo}
-    worker = Worker(broker, registry, lane, presence.worker, operations, lambda _: True, setting.max_in_hand)
+    worker = Worker(broker, registry, lane, presence.worker, operations, loaded, setting.max_in_hand)
     door = Door(presence, registry, worker.run)
     background = [asyncio.create_task(presence.beat())]
     async with AsyncExitStack() as stack:
@@ -163,7 +169,7 @@ async def main() -> None:
         if not own.models:
             mirror.changed = worker.update_pulls
             background.append(asyncio.create_task(mirror.follow()))
-        worker.update_pulls()
+        worker.start()
         process.collect_less()
         presence.became("ready")
         await stop.wait()

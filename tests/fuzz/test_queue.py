@@ -125,7 +125,7 @@ async def test_messages_of_anybody_on_a_work_queue_of_nats_neither_kill_nor_stop
             answer = await desk.encode(text, Prefer="wait=10")
             assert answer.status_code == 200, answer.text
             assert answer.json()["items"][0]["dense"]["values"] == [len(text), 1]
-        assert all(not pull.done() for pull in worker._pulls.values())
+        assert all(not pull.done() for pull in worker._pulls._running.values())
     assert broker.nc.stats["reconnects"] == 0
     await stranger.close()
     await broker.close()

@@ -141,10 +141,11 @@ class Desk:
             lane,
             presence.worker,
             operations={"encode": operation or self.count, "score": self.rank, "extract": self.tag},
-            holds=lambda _: True,
+            loaded=lambda: [spec.id for spec in SPECS],
             max_in_hand=8,
         )
         beating = asyncio.create_task(presence.beat())
+        worker.start()
         worker.move(pool)
         presence.move(pool)
         presence.became("ready")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sie_broker.memory import MemoryPayloads
+from sie_broker.memory_payloads import MemoryPayloads
 from sie_broker.records import Reply
 from sie_ingress import recent
 from sie_ingress.recent import RECENT_BYTES, RecentReplies

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import partial
 
@@ -62,7 +62,18 @@ class _Receipt(msgspec.Struct):
     error: _Refusal | None = None
 
 
+class _State(msgspec.Struct, frozen=True):
+    subjects: dict[str, int] | None = None
+
+
+class _StreamInfo(msgspec.Struct):
+    """JetStream's answer to a question for a stream; without one there is no state."""
+
+    state: _State = _State()
+
+
 _receipts = msgspec.json.Decoder(_Receipt)
+_waiting = msgspec.json.Decoder(_StreamInfo)
 
 
 class NatsBroker:
@@ -78,7 +89,7 @@ class NatsBroker:
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
         self._link = Link()
         self._back: asyncio.Task[None] | None = None
-        self._wakes: asyncio.Task[None] | None = None  # kept so that it is not collected while it runs
+        self._hints: set[asyncio.Task[None]] = set()  # kept so that none is collected while it runs
 
     async def connect(self) -> None:
         """Connect and listen on the inbox.
@@ -307,24 +318,58 @@ class NatsBroker:
         await Burial(self.nc, self.dead, self.jobs, self.payloads).run()
 
     def wake(self, lane: Lane) -> None:
-        self._wakes = asyncio.create_task(self._wake(lane))
+        self._hint(subjects.wake(lane))  # the holder looks by itself every half second
 
-    async def _wake(self, lane: Lane) -> None:
-        with suppress(nats.errors.Error):  # the holder looks by itself every half second
-            await self.nc.publish(subjects.wake(lane), b"")
+    def want(self, queue: Queue) -> None:
+        self._hint(subjects.wanted(queue))  # and workers every second
+
+    def _hint(self, subject: str) -> None:
+        """Publish nothing but the subject; who misses it learns the same in another way."""
+
+        async def publish() -> None:
+            with suppress(nats.errors.Error):
+                await self.nc.publish(subject, b"")
+
+        hint = asyncio.create_task(publish())
+        self._hints.add(hint)
+        hint.add_done_callback(self._hints.discard)
 
     @asynccontextmanager
     async def on_wake(self, woken: Callable[[Lane], None]) -> AsyncIterator[None]:
         async def on_message(message: Msg) -> None:
             woken(subjects.lane_of_wake(message.subject))
 
+        async with self._listening(f"{subjects.WAKE}.>", on_message):
+            yield
+
+    @asynccontextmanager
+    async def on_wanted(self, lane: Lane, wanted: Callable[[Queue], None]) -> AsyncIterator[None]:
+        async def on_message(message: Msg) -> None:
+            with suppress(ValueError):  # not ours
+                wanted(subjects.queue_of_work(message.subject))
+
+        async with self._listening(subjects.wanted_of_lane(lane), on_message):
+            yield
+
+    @asynccontextmanager
+    async def _listening(self, subject: str, on_message: Callable[[Msg], Awaitable[None]]) -> AsyncIterator[None]:
         with translated():
-            subscription = await self.nc.subscribe(f"{subjects.WAKE}.>", cb=on_message)
+            subscription = await self.nc.subscribe(subject, cb=on_message)
         try:
             yield
         finally:
             if self.nc.is_connected:
                 await subscription.unsubscribe()
+
+    async def waiting(self, lane: Lane) -> Collection[Queue]:
+        asked = msgspec.json.encode({"subjects_filter": subjects.work_of_lane(lane)})
+        with translated():
+            answer = await self.nc.request(f"$JS.API.STREAM.INFO.{subjects.stream(lane.pool)}", asked, timeout=2)
+        queues = []
+        for subject in _waiting.decode(answer.data).state.subjects or ():
+            with suppress(ValueError):  # not ours
+                queues.append(subjects.queue_of_work(subject))
+        return queues
 
     async def backlog(self) -> dict[Lane, int]:
         counts: dict[Lane, int] = {}
