@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
-import yaml
 
 from sie_config import faults
 from sie_config.model_spec import Input, ModelSpec, Name
@@ -87,9 +86,7 @@ def load(folder: Path = PACKAGED) -> tuple[BundleSpec, ...]:
         wrong.append(f"There is no bundle (*.yaml) in {folder}.")
     for path in files:
         try:
-            spec = parse(yaml.safe_load(path.read_text(encoding="utf-8")), origin=path.name)
-        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-            wrong.append(f"{path.name} is not YAML: {str(error).splitlines()[0]}.")
+            spec = parse(faults.from_yaml(path), origin=path.name)
         except ConfigurationError as error:
             wrong.append(error.message)
         else:

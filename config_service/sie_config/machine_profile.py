@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
-import yaml
 
 from sie_config import faults
 from sie_config.model_spec import Name
@@ -90,10 +89,7 @@ def load(path: Path = PACKAGED) -> tuple[MachineProfile, ...]:
     Raises:
         ConfigurationError: lists the faults of all of them.
     """
-    try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ConfigurationError(f"{path.name} is not YAML: {str(error).splitlines()[0]}.", field=path.name) from None
+    told = faults.from_yaml(path)
     if not isinstance(told, list):
         raise ConfigurationError(f"{path.name} is not a list of machine profiles.", field=path.name)
     read: list[MachineProfile] = []
@@ -136,8 +132,13 @@ def deployed(names: str, known: tuple[MachineProfile, ...]) -> tuple[str, ...]:
     every = ", ".join(profile.name for profile in known)
     if unknown := sorted(asked - {profile.name for profile in known}):
         raise ConfigurationError(
-            f"{SETTING} names {', '.join(unknown)}, which is no machine profile.", field=SETTING, limit=every
+            f"{SETTING} names {', '.join(unknown)}, which is no machine profile.",
+            field=SETTING,
+            limit=every,
+            hint=f"There is {every}.",
         )
     if not asked:
-        raise ConfigurationError(f"{SETTING} names no machine profile.", field=SETTING, limit=every)
+        raise ConfigurationError(
+            f"{SETTING} names no machine profile.", field=SETTING, limit=every, hint=f"There is {every}."
+        )
     return tuple(profile.name for profile in known if profile.name in asked)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from sie_config import machine_profile
 from sie_local.child import Program, greets, says, serves
 from sie_local.ports import free_port, is_free, owner_of
 from sie_local.state import StateFolder
@@ -127,13 +128,20 @@ class Programs:
     def bundle(self, name: str, service: str, port: int) -> Program:
         """One process of a lane's bundle; ``service`` is ``{bundle}.{profile}.{pool}``."""
         bundle, profile, pool = service.rsplit(".", 2)
-        env = self._env(port) | {"SIE_BUNDLE": bundle, "SIE_PROFILE": profile, "SIE_POOL": pool}
+        env = self._env(port) | machine_settings(profile)
+        env |= {"SIE_BUNDLE": bundle, "SIE_PROFILE": profile, "SIE_POOL": pool}
         if self._options.models and Path(self._options.models).is_dir():
             env["SIE_WEIGHTS_DIR"] = str(Path(self._options.models).resolve())
         return Program(name, self._commands["bundle"], env, serves(port), grace_s=30.0)
 
     def _env(self, port: int) -> dict[str, str]:
         return {"SIE_NATS_URL": self.nats_url, "SIE_HOST": LOOPBACK, "PORT": str(port)}
+
+
+def machine_settings(profile: str) -> dict[str, str]:
+    """The settings of workers on a machine profile, but for those that the environment says otherwise."""
+    known = (each.environment for each in machine_profile.load() if each.name == profile)
+    return {name: value for told in known for name, value in told.items() if name not in os.environ}
 
 
 def demand_url(scaler_port: int) -> str:

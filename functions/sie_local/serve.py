@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import click
@@ -17,18 +18,24 @@ from sie_broker.events.allow_list import AllowList
 from sie_broker.events.sinks import Dispatcher
 from sie_broker.memory import MemoryBroker
 from sie_broker.pools.pool_table import PoolTable
+from sie_broker.records import Lane
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings as BundleSettings
-from sie_config import aliases, catalog
-from sie_config.registry import Registry, lane_of
+from sie_config import aliases, catalog, placement
+from sie_config.registry import Registry
+from sie_config.settings import Settings as ConfigSettings
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.settings import Settings as IngressSettings
+from sie_local.programs import machine_settings
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
 
 log = logging.getLogger("sie.serve")
+
+MACHINE = ("device", "precision", "model_bytes")
+"""The settings of a bundle that its machine profile gives, unless the environment does."""
 
 
 @click.command()
@@ -53,15 +60,16 @@ async def main(host: str, port: int, models: str) -> None:
     # Without NATS nobody could listen on a subject.
     ingress = msgspec.structs.replace(settings.read(IngressSettings), reply_subjects="")
     bundle_settings = _bundle_settings(models)
-    registry = Registry(catalog.select(models), aliases.read(ingress.model_aliases))
+    there = placement.deployment(settings.read(ConfigSettings).machine_profiles)
+    registry = Registry(catalog.select(models), aliases.read(ingress.model_aliases), deployment=there)
     for alias in registry.dangling():
         raise ConfigurationError(f"{aliases.SETTING}: {alias}", field=aliases.SETTING)
     broker = MemoryBroker()
     lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
     # One bundle per lane of the catalogue: here a lane is a set of queues, not a set of machines.
     bundles = [
-        Bundle(broker, registry, msgspec.structs.replace(bundle_settings, **msgspec.structs.asdict(lane)))
-        for lane in sorted({lane_of(spec) for spec in registry.specs()})
+        Bundle(broker, registry, _on_lane(bundle_settings, lane))
+        for lane in sorted({lane for lane, _ in registry.queues()})
     ]
     following = [
         asyncio.create_task(lanes.follow()),
@@ -80,6 +88,12 @@ async def main(host: str, port: int, models: str) -> None:
     for task in following:
         task.cancel()
     await asyncio.gather(*following, return_exceptions=True)
+
+
+def _on_lane(own: BundleSettings, lane: Lane) -> BundleSettings:
+    machine = settings.read(BundleSettings, machine_settings(lane.profile))
+    device = {name: getattr(machine, name) for name in MACHINE if settings.variable(name) not in os.environ}
+    return msgspec.structs.replace(own, **msgspec.structs.asdict(lane), **device)
 
 
 def _bundle_settings(models: str) -> BundleSettings:

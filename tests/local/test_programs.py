@@ -51,6 +51,23 @@ def test_a_bundle_is_told_its_lane_and_the_folder_of_specs(tmp_path: Path) -> No
     assert made.env["SIE_WEIGHTS_DIR"] == str(tmp_path)
 
 
+def test_a_bundle_has_the_settings_of_its_machine_profile_unless_the_environment_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SIE_DEVICE", "SIE_PRECISION", "SIE_MODEL_BYTES", "SIE_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    made = programs(tmp_path)
+    env = made.bundle("b-1", "default.l4.default", 1).env
+    assert (env["SIE_PROFILE"], env["SIE_DEVICE"], env["SIE_PRECISION"]) == ("l4", "cuda:0", "bfloat16")
+    assert int(env["SIE_MODEL_BYTES"]) > 16 * 2**30
+    assert made.bundle("b-1", "default.cpu.default", 1).env["SIE_DEVICE"] == "cpu"
+    assert "SIE_DEVICE" not in made.bundle("b-1", "default.elsewhere.default", 1).env
+    monkeypatch.setenv("SIE_DEVICE", "cuda:1")
+    monkeypatch.setenv("SIE_PROFILE", "cpu")
+    env = made.bundle("b-1", "default.l4.default", 1).env
+    assert (env["SIE_PROFILE"], env.get("SIE_DEVICE")) == ("l4", None)  # the process inherits it
+
+
 def test_the_ingress_is_reached_at_the_asked_address(tmp_path: Path) -> None:
     port = free_port()
     made = programs(tmp_path, host="0.0.0.0", port=port)
