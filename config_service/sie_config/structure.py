@@ -45,8 +45,8 @@ def finding(path: Path, message: str, value: Any = None, allowed: str = "") -> F
 def faults(document: Any, kind: Any) -> Iterator[tuple[Path, Finding]]:
     """Everything in which the document is not of the type ``kind``, each with its place, in the order of the fields.
 
-    Where there is none, ``msgspec.convert(document, kind)`` succeeds. A dict whose annotation has
-    ``Meta(extra={"fields": S})`` is held against the struct S too.
+    Where there is none, ``msgspec.convert(document, kind)`` succeeds. What is annotated with ``Meta(extra={"fields":
+    S})`` is held against the struct S; a ``description`` is what findings say instead of the type.
     """
     return _walk(_type(kind), document, ())
 
@@ -75,7 +75,7 @@ def brief(value: Any) -> Any:
             return value
         case str():
             return _shortened(value).encode(errors="replace").decode()
-        case list() | tuple() if all(isinstance(each, str | int | float | bool) for each in value):
+        case list() | tuple() if value and all(isinstance(each, str | int | float | bool) for each in value):
             return _shortened(", ".join(str(each) for each in value[:LONGEST]).encode(errors="replace").decode())
         case list() | tuple():
             return f"a list of {len(value)}"
@@ -94,8 +94,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def allowed(kind: inspect.Type) -> str:
     """What a type allows, in words: ``a whole number of at least 1``."""
     match kind:
-        case inspect.Metadata(type=inner):
-            return allowed(inner)
+        case inspect.Metadata(type=inner, extra_json_schema=told):
+            return str((told or {}).get("description") or allowed(inner))
         case inspect.LiteralType(values=values):
             return f"one of {', '.join(map(str, values))}" if len(values) > 1 else str(values[0])
         case inspect.BoolType():
@@ -123,10 +123,10 @@ def _type(kind: Any) -> inspect.Type:
 
 def _walk(kind: inspect.Type, value: Any, path: Path) -> Iterator[tuple[Path, Finding]]:
     match kind:
-        case inspect.Metadata(type=inner, extra=extra):
+        case inspect.Metadata(extra={"fields": struct}):
+            yield from _walk(_type(struct), value, path)
+        case inspect.Metadata(type=inner) if not isinstance(inner, inspect.StrType):
             yield from _walk(inner, value, path)
-            if extra and "fields" in extra and isinstance(value, dict):
-                yield from _fields(_type(extra["fields"]), value, path)
         case inspect.UnionType(types=types):
             yield from _union(types, value, path, kind)
         case inspect.StructType() if isinstance(value, dict):
@@ -214,15 +214,17 @@ def _is(kind: inspect.Type, value: Any) -> bool:
 
 def _wrong(kind: inspect.Type, value: Any, path: Path) -> tuple[Path, Finding]:
     wanted, hint = allowed(kind), ""
-    text = isinstance(kind, inspect.StrType | inspect.LiteralType)
+    bare = kind.type if isinstance(kind, inspect.Metadata) else kind
+    text = isinstance(bare, inspect.StrType | inspect.LiteralType)
     if text and isinstance(value, bool):
         hint = f" ({_TRUTHS})"
     elif text and value is not None and not isinstance(value, str | list | dict):
         hint = " (put it in quotes)"
-    elif isinstance(kind, inspect.LiteralType) and isinstance(value, str):
-        close = difflib.get_close_matches(value.lower()[:LONGEST], [str(each) for each in kind.values], n=1)
+    elif isinstance(bare, inspect.LiteralType) and isinstance(value, str):
+        close = difflib.get_close_matches(value.lower()[:LONGEST], [str(each) for each in bare.values], n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-    return path, finding(path, f"{_quoted(value)} is not {wanted}{hint}", value, wanted)
+    told = "one of those known" if hint.startswith(";") and len(wanted) > LONGEST else wanted
+    return path, finding(path, f"{_quoted(value)} is not {told}{hint}", value, wanted)
 
 
 _TRUTHS = "YAML reads yes, no, on and off as truth values: put it in quotes"

@@ -10,20 +10,26 @@ from typing import Annotated, Literal
 import msgspec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Pooling = Literal["cls", "mean", "last", "weighted_mean"]
 
 
 class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Dense embeddings: how token states become one vector of ``dim`` numbers."""
 
     dim: Positive
-    pooling: Literal["cls", "mean", "last", "weighted_mean"] = "mean"
+    """Numbers of a vector."""
+    pooling: Pooling = "mean"
+    """The state of the first token, the mean of all, the last one's, or the mean with later ones heavier."""
     normalize: bool = True
+    """Bring vectors to length 1."""
     query_prompt: str = ""
     """Put before each text when ``options.is_query`` is set."""
     document_prompt: str = ""
+    """Put before each text otherwise."""
     query_template: str = ""
     """Instead of ``query_prompt``: the text with its places ``{text}`` and ``{instruction}``."""
     document_template: str = ""
+    """Instead of ``document_prompt``, with the same places."""
     instruction: str = ""
     """What stands for ``{instruction}`` where a request gives none."""
     dims: tuple[Positive, ...] = ()
@@ -40,7 +46,9 @@ class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     dim: Positive
+    """Entries of the vocabulary."""
     kind: Literal["splade", "lexical"] = "splade"
+    """How a token's weight is computed."""
     projection: str = "sparse_linear"
     """``lexical``: the linear layer that weighs a token, as `Dense.projection`."""
 
@@ -49,13 +57,15 @@ class Multivector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vector of ``dim`` numbers per token, of length 1 (ColBERT, 2004.12832)."""
 
     dim: Positive
+    """Numbers of a token's vector."""
     projection: str = "linear"
     """The linear layer on token states, as `Dense.projection`; empty: none."""
     query_marker: str = ""
+    """A token put behind the first one of a query, ``[unused0]`` for instance; empty: none."""
     document_marker: str = ""
-    """A token put behind the first one, ``[unused0]`` for instance."""
-    query_length: int = 0
-    """Queries shorter than this are filled up with mask tokens, whose vectors count (query augmentation)."""
+    """The same of a document."""
+    query_length: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Queries of fewer tokens are filled up with mask tokens, whose vectors count (query augmentation); 0: not."""
     mask: str = "[MASK]"
     """The mask token."""
     attend_to_mask: bool = False
@@ -75,16 +85,21 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["cross_encoder", "yes_no", "maxsim"] = "cross_encoder"
+    """How a pair is scored."""
     activation: Literal["none", "sigmoid"] = "none"
+    """What is done to a score, unless the request says otherwise."""
     template: str = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
     """``yes_no``: the text, with its three places; the first part to be cut when it is too long."""
     prefix: str = ""
+    """``yes_no``: what stands before it, never cut."""
     suffix: str = ""
-    """``yes_no``: what stands before and behind it, never cut."""
+    """``yes_no``: what stands behind it, never cut."""
     instruction: str = ""
     """The default for ``{instruction}``."""
     yes: str = "yes"
+    """``yes_no``: the token for a relevant document. In YAML in quotes, as ``no``: both are truth values there."""
     no: str = "no"
+    """``yes_no``: the token for any other."""
 
 
 class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +113,7 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["entities", "classes", "entailment", "spans", "zero_shot", "relations", "objects", "document"]
+    """What is extracted."""
     labels: tuple[str, ...] = ()
     """The head's labels in order; empty: ``id2label`` of config.json."""
     head: str = ""
@@ -106,7 +122,7 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``classes``, ``entailment``: which vector the head reads, where it is not the family's."""
     aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
     """``entities``: how sub-word labels become one, as in transformers' token classification pipeline."""
-    overlap: int = 32
+    overlap: Annotated[int, msgspec.Meta(ge=0)] = 32
     """``entities``: tokens that neighbouring windows of a long text share."""
     multi_label: bool = False
     """Labels do not exclude each other: a sigmoid for each instead of a softmax over all."""
@@ -118,7 +134,12 @@ class Tasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the model can do; a task that is absent is refused with a typed error."""
 
     dense: Dense | None = None
+    """One vector for each text."""
     sparse: Sparse | None = None
+    """Weights of words for each text."""
     multivector: Multivector | None = None
+    """A vector for each token."""
     score: Score | None = None
+    """How well documents answer a query."""
     extract: Extract | None = None
+    """Structure: spans, classes, boxes."""
