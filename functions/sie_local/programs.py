@@ -104,7 +104,8 @@ class Programs:
 
     def config(self) -> Program:
         """The config service."""
-        env = self._env(self._config_port) | {"SIE_REPLICA": "local"}
+        token = os.environ.get("SIE_ADMIN_TOKEN") or self._folder.admin_token()
+        env = self._env(self._config_port) | {"SIE_REPLICA": "local", "SIE_ADMIN_TOKEN": token}
         env |= {"SIE_MODELS": self._options.models} if self._options.models else {}
         return Program("config", self._commands["config"], env, serves(self._config_port))
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,20 @@ class StateFolder:
             draft.replace(self._record)
         except OSError as error:  # the disk is full, the folder is gone: no reason to stop serving
             log.warning("%s cannot be written: %s", self._record, error.strerror)
+
+    def admin_token(self) -> str:
+        """The token for writes to the catalogue: made once, and readable for the folder's owner alone.
+
+        The command line of the same user finds it here (``sie_config.cli.service``).
+        """
+        path = self.path / "admin-token"
+        with contextlib.suppress(OSError):
+            if token := path.read_text().strip():
+                return token
+        token = secrets.token_urlsafe(24)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(token + "\n")
+        return token
 
     def read(self) -> Record | None:
         """What runs on this folder now, or None."""

@@ -1,0 +1,92 @@
+"""A folder of specs as git keeps it: found, read and checked before anything is sent.
+
+Owns which files count and that all faults of all of them are told at once. What a spec may say is ``validation``'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sie_config import body, validation
+from sie_config.structure import Finding
+from sie_sdk.errors import ConfigurationError, InvalidInputError
+
+SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "-"
+
+
+class Written(NamedTuple):
+    """One document of a file, and what is wrong with it. ``name``: the file, with its place if there are several."""
+
+    name: str
+    document: dict[str, Any]
+    faults: list[Finding]
+
+
+def read(paths: Sequence[str]) -> list[Written]:
+    """Every document of these files and folders; of folders, what lies below them and is no hidden file.
+
+    Raises:
+        ConfigurationError: a path is not there, a folder holds nothing, or a file cannot be read.
+    """
+    return [each for name, content in _files(paths) for each in _documents(name, content)]
+
+
+def specs(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """The documents of these files and folders, all of them valid, each model once.
+
+    Raises:
+        ConfigurationError: as `read`, or lists the faults of all files.
+    """
+    written = read(paths)
+    lines = [f"  {each.name}: {fault}" for each in written for fault in each.faults] + list(_twice(written))
+    if lines:
+        raise ConfigurationError(
+            f"{len(lines)} fault{'s' if len(lines) > 1 else ''}:\n" + "\n".join(lines),
+            hint="docs/model-spec.md says what a spec may hold.",
+        )
+    return [each.document for each in written]
+
+
+def _files(paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    for each in paths:
+        if each == STDIN:
+            yield "standard input", sys.stdin.buffer.read()
+            continue
+        path = Path(each)
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and not _hidden(file, path))
+            if not found:
+                raise ConfigurationError(
+                    f"There is no spec in {each}.", hint=f"Specs are files that end in {', '.join(SUFFIXES)}."
+                )
+            yield from ((str(file), file.read_bytes()) for file in found)
+        elif path.exists():
+            yield each, path.read_bytes()
+        else:
+            raise ConfigurationError(f"There is no {each}.", hint="Name a file or a folder of specs.")
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _documents(name: str, content: bytes) -> Iterator[Written]:
+    try:
+        documents = body.read(content, body.YAML)
+    except InvalidInputError as error:
+        raise ConfigurationError(f"{name}: {error.message}", hint=error.hint) from None
+    for number, document in enumerate(documents, 1):
+        where = name if len(documents) == 1 else f"{name}, document {number}"
+        yield Written(where, document if isinstance(document, dict) else {}, validation.faults(document))
+
+
+def _twice(written: Iterable[Written]) -> Iterator[str]:
+    first: dict[str, str] = {}
+    for each in written:
+        model = str(each.document.get("id", "")).lower()
+        if model and first.setdefault(model, each.name) != each.name:
+            yield f"  {each.name}: {model} is in {first[model]} already"

@@ -1,0 +1,242 @@
+"""The config service as the command line asks it: where it is, with which token, and how long it may be busy.
+
+Owns the options ``--url``, ``--config-url`` and ``--admin-token``. An ingress that is asked for what only the config
+service does says where that is, and is followed there.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+import httpx
+import msgspec
+
+from sie_sdk import calls, refusals
+from sie_sdk.client import SIEClient
+from sie_sdk.effects import Call, Patience, Reply, Send
+from sie_sdk.errors import ConnectionFailedError, MethodNotAllowedError, UnexpectedReplyError
+from sie_sdk.settle import settle
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+"""How long one request may take, and how long a writer may be busy: a config service may start for it from zero."""
+SILENT_S = 45.0
+"""After so long without a word, and there is one every 15 s, a stream is dead."""
+AGAIN_S = 1.0
+TOKEN_FILE = "admin-token"
+"""In the state folder of `sie up`, which makes a token for itself if it is given none."""
+YAML = "application/yaml"
+
+_OPTIONS = (
+    click.option(
+        "--url",
+        metavar="URL",
+        envvar="SIE_BASE_URL",
+        show_envvar=True,
+        help="The server; it says where its config service is. [default: http://127.0.0.1:8080]",
+    ),
+    click.option(
+        "--config-url",
+        metavar="URL",
+        envvar="SIE_CONFIG_URL",
+        show_envvar=True,
+        help="The config service, where the server does not know it or its address is not reached from here.",
+    ),
+    click.option(
+        "--admin-token",
+        metavar="TOKEN",
+        envvar="SIE_ADMIN_TOKEN",
+        show_envvar=True,
+        help="Allows writes. Others see a command's options: prefer the variable. [default: that of `sie up` here]",
+    ),
+)
+
+
+def asks_config(command: Callable[Concatenate[ConfigService, P], T]) -> Callable[..., T]:
+    """Give a command the options and, as its first argument, the config service. The innermost decorator."""
+
+    @functools.wraps(command)
+    def run(*args: Any, url: str | None, config_url: str | None, admin_token: str | None, **keywords: Any) -> T:
+        with ConfigService(url, config_url, admin_token) as service:
+            return command(service, *args, **keywords)
+
+    for decorate in reversed(_OPTIONS):
+        decorate(run)
+    return run
+
+
+class ConfigService:
+    """The config service behind ``url``, or at ``config_url``; a context manager."""
+
+    def __init__(self, url: str | None, config_url: str | None, token: str | None) -> None:
+        self._token = token
+        self._server = self._client(url)
+        self._service = self._client(config_url) if config_url else None
+
+    def __enter__(self) -> ConfigService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in filter(None, (self._server, self._service)):
+            client.close()
+
+    def read(self, path: str, **query: str) -> Any:
+        """The JSON answer of a read.
+
+        Raises:
+            SIEError: the service's own, or it cannot be reached.
+        """
+        return _json(self._ask(Send("GET", _path(path, query), calls.request_headers("application/json"))))
+
+    def read_yaml(self, path: str, **query: str) -> str:
+        """The same of one that answers YAML."""
+        reply = self._ask(Send("GET", _path(path, query), calls.request_headers(YAML)))
+        return reply.body.decode(errors="replace")
+
+    def events(self, path: str, since: int | None) -> Iterator[tuple[str, Any]]:
+        """The server-sent events of a route, each with its kind, for ever: from one stream to the next.
+
+        Raises:
+            SIEError: the first stream cannot be had.
+        """
+        seen, first = since, True
+        client = self._service or self._server
+        while True:
+            headers = {"Accept": "text/event-stream"} | ({} if seen is None else {"Last-Event-ID": str(seen)})
+            if self._token:
+                headers["Authorization"] = f"Bearer {self._token}"
+            try:
+                timeout = httpx.Timeout(TIMEOUT_S, read=SILENT_S)
+                with httpx.stream("GET", client.base_url + path, headers=headers, timeout=timeout) as stream:
+                    if not stream.is_success:
+                        raise refusals.read_error(stream.status_code, stream.headers, stream.read())
+                    first = False
+                    for event in _events(stream.iter_lines()):
+                        seen = int(event["id"])
+                        yield event["event"], msgspec.json.decode(event["data"])
+            except httpx.HTTPError as error:
+                if first:
+                    raise ConnectionFailedError(
+                        f"{client.base_url} cannot be reached: {error}.", hint="Is it started? --url says which server."
+                    ) from None
+            time.sleep(AGAIN_S)
+
+    def served(self, path: str) -> Any:
+        """The JSON answer of a read at the server, which knows who serves what."""
+        return _json(self._of(self._server, Send("GET", path, calls.request_headers("application/json"))))
+
+    def write(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        dry_run: bool = False,
+        note: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The JSON answer of a write, which is done once however often it has to be sent. Errors as `read`."""
+        query = ({"dry_run": "true"} if dry_run else {}) | ({"note": note} if note else {})
+        told = calls.request_headers("application/json") | {"X-SIE-Actor": actor(), **(headers or {})}
+        if not dry_run:
+            told["Idempotency-Key"] = uuid.uuid4().hex
+        data = None
+        if body is not None:
+            told["Content-Type"], data = "application/json", msgspec.json.encode(body)
+        return _json(self._ask(Send(method, _path(path, query), told, data)))
+
+    def _ask(self, send: Send) -> Reply:
+        """Ask the config service itself; where it is not known, whoever answers says it."""
+        if self._service is None:
+            try:
+                return self._of(self._server, send)
+            except MethodNotAllowedError as elsewhere:
+                if not (url := elsewhere.details.get("config_url")):
+                    raise
+                self._service = self._client(str(url))
+        try:
+            return self._of(self._service, send)
+        except ConnectionFailedError as error:
+            error.hint = (
+                "In a cluster: kubectl port-forward -n sie service/sie-config 8081:80, and"
+                " --config-url http://127.0.0.1:8081."
+            )
+            raise
+
+    def _of(self, client: SIEClient, send: Send) -> Reply:
+        patience = Patience(deadline_s=TIMEOUT_S, timeout_s=TIMEOUT_S)
+
+        def call() -> Call[Reply]:
+            return (yield from settle(msgspec.structs.replace(send, timeout_s=TIMEOUT_S), patience))
+
+        reply: Reply = client._run(call())
+        return reply
+
+    def _client(self, url: str | None) -> SIEClient:
+        client = SIEClient(url, api_key=self._token)
+        if self._token is None and (token := _own_token(client.base_url)):
+            client.close()
+            client = SIEClient(url, api_key=token)
+        return client
+
+
+def actor() -> str:
+    """Who writes, for the history: what ``SIE_ACTOR`` says, else the user and the machine."""
+    if named := os.environ.get("SIE_ACTOR"):
+        return named[:128]
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"[:128]
+    except (KeyError, OSError):  # a container's user may have no name
+        return socket.gethostname()[:128]
+
+
+def model_path(model: str) -> str:
+    """The path of a model."""
+    return f"/v1/configs/models/{quote(model, safe='/:')}"
+
+
+def _events(lines: Iterable[str]) -> Iterator[dict[str, str]]:
+    """The events of a stream, by field; comments are left out."""
+    event: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        if not line and "data" in event:
+            yield event
+        if not line:
+            event = {}
+        elif name:
+            event[name] = value.removeprefix(" ")
+
+
+def _own_token(url: str) -> str | None:
+    """The token of `sie up` on this machine, for a server on this machine."""
+    if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        return None
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sie-knative"
+    try:
+        return (state / TOKEN_FILE).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _path(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _json(reply: Reply) -> Any:
+    try:
+        return msgspec.json.decode(reply.body)
+    except msgspec.DecodeError as error:
+        raise UnexpectedReplyError(f"The reply is not JSON: {error}.") from None
