@@ -8,25 +8,22 @@ architecture needs a YAML file and a golden vector, nothing else.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from sie_config import runtime_options
 from sie_config.model_name import DEFAULT
-from sie_config.sources import Source
+from sie_config.runtime_options import Option, Options
+from sie_config.sources import Source, Text
 from sie_config.tasks import Tasks
 from sie_sdk.errors import ConfigurationError, UnknownProfileError
 
 
 class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A low-rank adapter (2106.09685): a folder with adapter_config.json and adapter_model.safetensors, as PEFT writes.
-
-    ``sources`` are tried in order.
-    """
+    """A low-rank adapter (2106.09685): a folder with adapter_config.json and adapter_model.safetensors, PEFT's."""
 
     sources: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1)]
+    """Where it is, tried in order."""
     scale: float = 1.0
     """Times the adapter's own alpha / r."""
 
@@ -34,8 +31,8 @@ class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named way to ask the model: what a request that chooses it leaves out, it says."""
 
-    options: dict[str, Any] = {}
-    """Options of requests (``profiles`` says which); each operation takes those that it reads."""
+    options: Annotated[dict[str, Any], msgspec.Meta(extra={"fields": Options})] = {}
+    """Options of requests; each operation takes those that it reads."""
     lora: Lora | None = None
     """Weights that this profile adds to the model's."""
 
@@ -53,23 +50,45 @@ class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The smallest seen; for scores and spans none."""
 
 
-ProfileName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+ProfileName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        max_length=64,
+        description="a name: at most 64 of small letters, digits and ._-, a letter or digit first",
+    ),
+]
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=64,
+        description="a name: at most 64 of letters, digits and ._-, a letter or digit first",
+    ),
+]
 Input = Literal["text", "image", "document", "audio", "video"]
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One model of the catalogue.
+    """One model of the catalogue."""
 
-    ``family`` names the architecture record of the packed encoder, or an adapter of the entry point group
-    ``sie.models``. ``sources`` are tried in order.
-    """
-
-    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
-    family: str
+    id: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$",
+            max_length=200,
+            description="a name: at most 200 of letters, digits and ._-/, a letter or digit first",
+        ),
+    ]
+    """How requests name it, whatever its case: ``org/model``. Not with ``__``, ``..`` or ``//`` in it, nor ``/`` or
+    ``/status`` at its end."""
+    family: Text
+    """Its architecture: a record of the packed encoder, ``auto`` for what transformers knows, or an adapter's name."""
     tasks: Tasks
+    """What it can do."""
     sources: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1)]
-    revision: str
+    """Where its weights are, tried in order."""
+    revision: Text
     """The commit of the weights, or whatever else names their version."""
     max_sequence_length: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Tokens, special tokens included; longer texts are truncated or refused (``options.overflow_policy``). 0: not
@@ -79,28 +98,39 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocked_by: str = ""
     """What a planned model waits for, as a caller reads it: "GLiNER's span head"."""
     inputs: Annotated[tuple[Input, ...], msgspec.Meta(min_length=1)] = ("text",)
+    """What it reads. A ready model reads text."""
     files: tuple[str, ...] = ()
     """Files of the model's folder beside config.json, tokenizer.json and model.safetensors: tensors of further layers,
     ``1_Dense/model.safetensors`` or ``sparse_linear.pt``, whose names then begin with the folder or the file's stem."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The numbers it is computed with; ``auto`` leaves it to the worker (``SIE_PRECISION``) and its hardware."""
-    bundle: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)] = ""
+    bundle: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$",
+            max_length=64,
+            description="a name: at most 64 of letters, digits and ._-, a letter or digit first; or empty",
+        ),
+    ] = ""
     """What serves it. Empty: the bundle that runs its family and tasks (``placement``)."""
     machine_profiles: tuple[Name, ...] = ()
     """What it may run on, the best first: ``cpu``, ``l4``. Empty: whatever its bundle runs on here and fits it."""
     pool: Name = "default"
+    """Whose workers compute it for requests that name no pool."""
     licence: str = "unknown"
     """As the model card's metadata has it: ``apache-2.0``, ``mit``, ``cc-by-nc-4.0``."""
     parameters: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many it has; 0: not known."""
     bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Of the weights' files."""
-    options: tuple[str, ...] = ()
+    """Of the weights' files; 0: not known."""
+    options: tuple[Option, ...] = ()
     """The options that requests may give; empty: all that its operations read."""
     profiles: dict[ProfileName, Profile] = {}
     """By name; ``org/model:name`` or ``options.profile`` chooses one."""
     default_profile: ProfileName = DEFAULT
     """The one of a request that chooses none; the name ``default`` needs no entry in ``profiles``."""
     parity: tuple[Parity, ...] = ()
+    """What shows that it computes here what it does at home."""
     owner: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Whose it is: the repository or team that applies it. Only its owner's ``--prune`` removes it."""
 
@@ -148,29 +178,17 @@ def parse(document: Any, *, origin: str) -> ModelSpec:
     """Validate one document (a mapping from YAML or JSON).
 
     Raises:
-        ConfigurationError: names the origin and **all** faults, each with path and allowed range.
+        ConfigurationError: names the origin and **all** faults; ``details["faults"]`` has each as a `Finding`'s fields.
     """
-    if not isinstance(document, dict):
-        raise ConfigurationError(f"{origin} is not a mapping.", field=origin)
-    known = {field.name: field for field in msgspec.structs.fields(ModelSpec)}
-    faults = [f"{name}: unknown field (known: {', '.join(known)})" for name in document.keys() - known.keys()]
-    for name, field in known.items():
-        if name not in document:
-            if field.required:
-                faults.append(f"{name}: required")
-            continue
-        try:
-            msgspec.convert(document[name], type=field.type)
-        except msgspec.ValidationError as error:
-            text, _, path = str(error).partition(" - at `$")
-            faults.append(f"{name}{path.rstrip('`')}: {text}")
-    if not faults:
-        faults = [*_profile_faults(spec := msgspec.convert(document, type=ModelSpec))]
-    if faults:
+    from sie_config import validation  # its rules are about the records above
+
+    if faults := validation.faults(document):
         raise ConfigurationError(
-            f"{origin} is not a valid model spec: {'; '.join(faults)}.", field=origin, faults=faults
+            f"{origin} is not a valid model spec: {'; '.join(map(str, faults))}.",
+            field=origin,
+            faults=msgspec.to_builtins(faults),
         )
-    return spec
+    return msgspec.convert(document, type=ModelSpec)
 
 
 def document(spec: ModelSpec) -> dict[str, Any]:
@@ -198,14 +216,3 @@ def _written(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _written(held) for name, held in value.items()}
     return [_written(held) for held in value] if isinstance(value, tuple | list) else value
-
-
-def _profile_faults(spec: ModelSpec) -> Iterator[str]:
-    for name, profile in spec.profiles.items():
-        yield from (
-            f"profiles.{name}.options.{fault}" for fault in runtime_options.faults(profile.options, spec.outputs)
-        )
-    if spec.default_profile != DEFAULT and spec.default_profile not in spec.profiles:
-        yield f"default_profile: {spec.default_profile} is not among the profiles"
-    if spec.default_profile != DEFAULT and DEFAULT in spec.profiles:
-        yield f"profiles.{DEFAULT}: nothing chooses it, because default_profile is {spec.default_profile}"
