@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from sie_bundle.weights import layout
 from sie_bundle.weights.source import Reason, SourceError
 from sie_config.sources import HubSource
 
@@ -32,9 +33,9 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    patterns = list(files)
-    if cached and (folder := _cached(source, patterns)) is not None:
-        for name in files:
+    patterns = [*files, *(layout.SAFE if layout.WHOLE in files else ())]
+    if cached and (folder := _cached(source, files)) is not None:
+        for name in _named(files, folder):
             (into / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(folder / name, into / name)
         return
@@ -43,20 +44,31 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
     _reach(constants.ENDPOINT)
     try:
         snapshot_download(source.repo, revision=source.revision, allow_patterns=patterns, local_dir=into)
+        if layout.WHOLE in files and not layout.files(into):
+            snapshot_download(source.repo, revision=source.revision, allow_patterns=layout.PICKLED, local_dir=into)
     except Exception as error:  # the library's errors, its HTTP client's and the system's have no common base
         raise SourceError(_said(error), _reason(error)) from error
     shutil.rmtree(into / ".cache", ignore_errors=True)  # the library's notes
 
 
-def _cached(source: HubSource, files: list[str]) -> Path | None:
+def _cached(source: HubSource, files: Sequence[str]) -> Path | None:
     """The folder of Hugging Face's own cache, if all files are there."""
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(source.repo, revision=source.revision, allow_patterns=files, local_files_only=True)
+        found = Path(snapshot_download(source.repo, revision=source.revision, local_files_only=True))
     except FileNotFoundError:
         return None
-    return Path(found) if all((Path(found) / name).is_file() for name in files) else None
+    named = _named(files, found)
+    return found if named and all((found / name).is_file() for name in named) else None
+
+
+def _named(files: Sequence[str], folder: Path) -> list[str]:
+    """The files by their names in this folder; empty: its tensors are not whole."""
+    if layout.WHOLE not in files:
+        return list(files)
+    tensors = layout.whole(folder)
+    return [*(name for name in files if name != layout.WHOLE), *tensors] if tensors else []
 
 
 def _reach(endpoint: str) -> None:

@@ -1,0 +1,48 @@
+"""Which files of a model's folder hold its tensors: one file, several with an index, or one of before safetensors.
+
+Owns the three layouts that publishers use, and which goes first. What is in the files, ``engine.checkpoint`` opens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+WHOLE: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+PICKLED: Final = "pytorch_model.bin"
+"""Read as tensors alone: nothing in it is run."""
+SAFE: Final = (WHOLE, INDEX, "model-*-of-*.safetensors")
+"""Patterns of what to fetch first; `PICKLED` where that brings nothing."""
+
+
+def files(folder: Path) -> list[str]:
+    """The files that hold the tensors, all of them there; empty: none do, or some of several are missing."""
+    if (folder / WHOLE).is_file():
+        return [WHOLE]
+    if (folder / INDEX).is_file():
+        parts = _parts(folder / INDEX)
+        return parts if all((folder / name).is_file() for name in parts) else []
+    return [PICKLED] if (folder / PICKLED).is_file() else []
+
+
+def whole(folder: Path) -> list[str]:
+    """The same, and the index, without which several files are nothing."""
+    found = files(folder)
+    return [INDEX, *found] if found and found[0] not in (WHOLE, PICKLED) else found
+
+
+def _parts(index: Path) -> list[str]:
+    """What the index names; nothing if it is unreadable or names anything outside of its folder."""
+    try:
+        names = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+    except (OSError, msgspec.DecodeError):
+        return []
+    return sorted(names) if all(name == Path(name).name for name in names) else []
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+    """By tensor, the file."""
