@@ -1,7 +1,7 @@
 """A profile's options in a request: what the request leaves out, its profile gives. Pure.
 
 Owns the order of precedence: the request's own, then its profile's. Whoever accepts a request applies its profile;
-workers know of none.
+workers know of none but its LoRA, which travels as ``options.lora_id``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import Any
 
 import msgspec
 
+from sie_config import variant
 from sie_config.model_spec import ModelSpec
 from sie_config.runtime_options import ENCODE, EXTRACT, PARAMS, SCORE
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import EncodeRequest, ExtractRequest, ScoreRequest
 from sie_sdk.wire import Request
+
+LORA = "lora_id"
+"""The option that names a LoRA: the profile that declares it. Empty: none, whatever the profile has."""
 
 
 def with_profile(request: Request, spec: ModelSpec) -> Request:
@@ -25,21 +29,52 @@ def with_profile(request: Request, spec: ModelSpec) -> Request:
     is nothing to change.
 
     Raises:
-        InvalidInputError: the model has no such profile, or its name is no string.
+        InvalidInputError: the model has no such profile or LoRA, or its name is no string.
     """
-    own = (request.options if isinstance(request, ScoreRequest) else request.params.options) or {}
-    if "profile" not in own and not spec.profiles:
+    own = options_of(request)
+    if not spec.profiles and not own.keys() & {"profile", LORA, "lora"}:
         return request
+    field = "options" if isinstance(request, ScoreRequest) else "params.options"
     options = dict(own)
+    if "lora" in options:  # another name that clients know it by
+        options.setdefault(LORA, options.pop("lora"))
     if (name := options.pop("profile", None)) is not None:
-        field = "options.profile" if isinstance(request, ScoreRequest) else "params.options.profile"
         if not isinstance(name, str):
-            raise InvalidInputError(f"{field} is not a string.", field=field, limit=", ".join(spec.profile_names))
-        spec = spec.with_profile(name.strip().lower(), field)
-    defaults = spec.chosen.options
-    if not defaults and len(options) == len(own):
+            choices = ", ".join(spec.profile_names)
+            raise InvalidInputError(f"{field}.profile is not a string.", field=f"{field}.profile", limit=choices)
+        spec = spec.with_profile(name.strip().lower(), f"{field}.profile")
+    defaults = dict(spec.chosen.options)
+    if spec.chosen.lora is not None:
+        defaults[LORA] = spec.default_profile
+    lora_of(spec, options.get(LORA), f"{field}.{LORA}")
+    if not defaults and len(options) == len(own) and "lora" not in own:
         return request
     return _merged(request, spec, options, defaults)
+
+
+def options_of(request: Request) -> Mapping[str, Any]:
+    """The request's own options, wherever its kind has them."""
+    return (request.options if isinstance(request, ScoreRequest) else request.params.options) or {}
+
+
+def lora_of(spec: ModelSpec, value: Any, field: str = f"options.{LORA}") -> str:
+    """The name of the model's LoRA that the option ``lora_id`` names; empty: none.
+
+    Raises:
+        InvalidInputError: it has no such LoRA; lists those it has.
+    """
+    if value is None or value == "":
+        return ""
+    known = variant.loras(spec)
+    if isinstance(value, str) and (name := value.strip().lower()) in known:
+        return name
+    raise InvalidInputError(
+        f"{spec.id} has no LoRA {str(value)[:64]!r}.",
+        field=field,
+        limit=", ".join(known) or None,
+        hint=f"Its LoRAs: {', '.join(known)}." if known else f"It has none: leave {LORA} out.",
+        loras=known,
+    )
 
 
 def _merged(request: Request, spec: ModelSpec, own: dict[str, Any], defaults: Mapping[str, Any]) -> Request:

@@ -20,6 +20,7 @@ class StaticEmbedding:
     """A `sie_bundle.engine.model.Model`: what the engine reads of a model, and one method."""
 
     labels: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ("dense",)
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         dense = checkpoint.spec.tasks.dense

@@ -33,6 +33,7 @@ from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
+from sie_config.variant import name_of
 from sie_sdk.errors import SIEError
 from sie_sdk.types import Priority
 
@@ -202,7 +203,7 @@ class Bundle:
             bundle_config_hash=self._registry.hash_of(self._home),
             loading=self.residency.loading(),
             failed={
-                each.spec.id: LoadFailure(
+                name_of(each.spec): LoadFailure(
                     each.reason, each.error.message.partition("\n")[0].rstrip(":")[:MESSAGE], each.in_a_row
                 )
                 for each in self.residency.failed(FAILED)

@@ -14,6 +14,7 @@ from rich.progress import Progress as Bars
 from sie_bundle.settings import Settings
 from sie_bundle.weights import weights
 from sie_config import catalog
+from sie_config.variant import loras, name_of, variant
 from sie_sdk import settings
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -22,7 +23,7 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 def fetch(models: tuple[str, ...]) -> None:
-    """Download the weights of each MODEL into the cache (SIE_CACHE_DIR).
+    """Download the weights of each MODEL, and of its LoRAs, into the cache (SIE_CACHE_DIR).
 
     \b
     Examples:
@@ -32,9 +33,12 @@ def fetch(models: tuple[str, ...]) -> None:
     setting = settings.read(Settings)
     weights_dir = Path(setting.weights_dir) if setting.weights_dir else None
     for spec in catalog.select(",".join(models) or DEFAULT_MODEL):
-        with _bar() as progress:
-            found = weights.resolve(spec, weights_dir, Path(setting.cache_dir), progress)
-        click.echo(f"{spec.id}\n  from {found.source}\n  in   {found.folder}")
+        for lora in ("", *loras(spec)):
+            wanted = variant(spec, lora)
+            with _bar() as progress:
+                found = weights.resolve(wanted, weights_dir, Path(setting.cache_dir), progress)
+            shown = found.lora or found
+            click.echo(f"{name_of(wanted)}\n  from {shown.source}\n  in   {shown.folder}")
 
 
 @contextmanager

@@ -79,7 +79,7 @@ async def test_the_example_is_installed_loaded_and_answers_an_encode_request(ins
     model = load(Checkpoint(spec_of(folder), folder))
     assert type(model).__module__ == "sie_static_embedding"
     request = EncodeRequest(items=[Item(text=text) for text in TEXTS])
-    plan = encode.plan(model, request)
+    plan = encode.plan(model, model.spec, request)
     executor = Executor()
     try:
         done = await executor.forward(model, plan.rows, plan.heads)

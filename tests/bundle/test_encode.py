@@ -5,8 +5,9 @@ From the parsed request to the bytes of the reply and back through the client's 
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import encode
 from sie_bundle.operations.muvera import Muvera
 from sie_bundle.operations.options import Options
-from sie_config.tasks import Dense, Multivector, Tasks
+from sie_config.tasks import Dense, Multivector, Pooling, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError
 from sie_sdk.quantize import quantize
@@ -52,7 +53,7 @@ def bge(tmp_path_factory: pytest.TempPathFactory) -> EncoderModel:
 
 def run(model: EncoderModel, texts: list[str] = TEXTS, **params: Any) -> list[EncodeResult]:
     request = EncodeRequest([Item(text=text, id=f"id-{i}") for i, text in enumerate(texts)], EncodeParams(**params))
-    plan = encode.plan(model, encode.parse(wire.request_body(request)))
+    plan = encode.plan(model, model.spec, encode.parse(wire.request_body(request)))
     outputs = model.forward(plan.rows, {head: range(len(plan.rows)) for head in plan.heads})
     return results.read_encode(plan.finish(outputs, Timing(total_ms=1.0), Usage(input_tokens=3)))
 
@@ -91,6 +92,42 @@ def test_without_normalize_the_vector_has_the_length_that_pooling_gives_it(promp
     assert (np.abs(lengths - 1) > 0.01).all()
     assert raw / lengths == pytest.approx(unit, abs=1e-5)
     assert np.array_equal(dense(prompted, options={"normalize": True}), unit)
+
+
+def test_another_pooling_is_made_of_the_same_states(tiny_folder: Path, prompted: EncoderModel) -> None:
+    for pooling in get_args(Pooling):
+        tasks = Tasks(dense=Dense(dim=32, pooling=pooling))
+        other = tiny_model.load(msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=tasks), tiny_folder)
+        own = {"pooling": pooling, "doc_template": "{text}"}
+        assert np.array_equal(dense(prompted, options=own), dense(other))
+        raw = dense(prompted, options={**own, "normalize": False})
+        assert np.allclose(raw, dense(other, options={"normalize": False}))
+    assert refused(prompted, options={"pooling": "max"}).field == "params.options.pooling"
+
+
+def test_what_pools_in_one_way_only_refuses_the_others(prompted: EncoderModel, colbert: EncoderModel) -> None:
+    fixed = copy.copy(prompted)
+    fixed.heads = ("dense",)
+    assert refused(fixed, options={"pooling": "cls"}).limit == "mean"
+    assert refused(fixed, options={"normalize": False}).field == "params.options.normalize"
+    assert np.array_equal(dense(fixed, options={"pooling": "mean"}), dense(prompted))
+    assert refused(colbert, options={"pooling": "cls"}).field == "params.options.pooling"
+
+
+def test_a_request_s_template_makes_the_text(prompted: EncoderModel) -> None:
+    options = {"is_query": True, "query_template": "{instruction} {text} ship", "default_instruction": "world"}
+    rows = prompted.tokenizer.rows([f"world {text} ship" for text in TEXTS], 32)
+    assert np.array_equal(dense(prompted, options=options), tiny_model.vectors(prompted, rows))
+
+
+def test_queries_may_be_cut_shorter_than_documents(prompted: EncoderModel) -> None:
+    def tokens(**options: Any) -> int:
+        request = EncodeRequest([Item(text="ship " * 40)], EncodeParams(options=options))
+        return len(encode.plan(prompted, prompted.spec, request).rows[0])
+
+    assert (tokens(), tokens(query_max_length=8), tokens(query_max_length=8, is_query=True)) == (32, 32, 8)
+    assert tokens(query_max_length=8, max_seq_length=6, is_query=True) == 6
+    assert refused(prompted, options={"query_max_length": 33}).limit == 32
 
 
 def test_matryoshka_takes_the_first_dimensions_back_to_length_one(prompted: EncoderModel) -> None:
@@ -167,10 +204,10 @@ def test_multivectors_are_quantised_token_by_token(bge: EncoderModel) -> None:
 def test_documents_get_their_marker_and_queries_theirs_and_masks(colbert: EncoderModel) -> None:
     ship, world, mask = (colbert.tokenizer.id(token) for token in ("ship", "world", "lighthouse"))
     request = EncodeRequest([Item(text="hello")], EncodeParams())
-    (document,) = encode.plan(colbert, request).rows
+    (document,) = encode.plan(colbert, colbert.spec, request).rows
     assert document.ids.tolist()[1] == world and len(document) == 4
     query_request = EncodeRequest([Item(text="hello")], EncodeParams(options={"is_query": True}))
-    (query,) = encode.plan(colbert, query_request).rows
+    (query,) = encode.plan(colbert, colbert.spec, query_request).rows
     assert query.ids.tolist()[1] == ship and query.ids.tolist()[4:] == [mask] * 4
     assert query.seen == 4, "the masks look at the query, not the other way round"
     (result,) = run(colbert, ["hello"], options={"is_query": True})
@@ -180,7 +217,7 @@ def test_documents_get_their_marker_and_queries_theirs_and_masks(colbert: Encode
 
 def test_what_masks_compute_does_not_change_what_the_query_computes(colbert: EncoderModel) -> None:
     (augmented,) = run(colbert, ["hello"], options={"is_query": True})
-    plain = encode.encode_rows(colbert, ["hello"], Options({}, (), ""), ["multivector"], is_query=True)[0]
+    plain = encode.encode_rows(colbert, colbert.spec, ["hello"], Options({}, (), ""), ["multivector"], is_query=True)[0]
     short = type(plain)(plain.ids[: plain.seen], plain.seen, plain.seen)
     (alone,) = colbert.forward([short], {"multivector": [0]})["multivector"]
     assert augmented.multivector is not None

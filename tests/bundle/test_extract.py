@@ -39,6 +39,8 @@ WORDS = {"hello": 1, "world": 2, "ship": 3, "lighthouse": 4}
 class Knowing:
     """A model that knows its words: a token's logits are by its id, a text's by how often each word is in it."""
 
+    heads: tuple[str, ...] = ("logits", "token_logits")
+
     def __init__(self, tokenizer: Tokenizer, task: Extract, labels: Sequence[str]) -> None:
         self.spec = tagger(Path(), task)
         self.tokenizer = tokenizer
@@ -90,7 +92,7 @@ def nli(tokenizer: Tokenizer) -> Knowing:
 def run(model: Knowing, *texts: str, **params: Any) -> list[ExtractResult]:
     """Plan, compute and finish, as the operation does."""
     request = ExtractRequest([Item(text=text) for text in texts], ExtractParams(**params))
-    plan = extract.plan(model, request)
+    plan = extract.plan(model, model.spec, request)
     rows = range(len(plan.rows))
     computed = model.forward(plan.rows, dict.fromkeys(plan.heads, rows)) if plan.rows else {}
     return results.read_extract(plan.finish(computed, Timing(), Usage()))
@@ -254,7 +256,7 @@ def test_a_text_over_the_limit_is_cut_or_refused(classifier: Knowing) -> None:
 
 def test_labels_that_do_not_fit_the_head_are_the_specs_fault(tokenizer: Tokenizer) -> None:
     model = Knowing(tokenizer, Extract("classes"), ("a", "b"))
-    plan = extract.plan(model, ExtractRequest([Item(text="hello")]))
+    plan = extract.plan(model, model.spec, ExtractRequest([Item(text="hello")]))
     with pytest.raises(ModelLoadFailedError, match="computes 3 labels, and 2 are named"):
         plan.finish({"logits": np.zeros((1, 3), dtype=np.float32)}, Timing(), Usage())
 

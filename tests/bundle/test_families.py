@@ -6,6 +6,7 @@ trained weights no registry has.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,10 @@ def test_every_head_of_every_family_equals_transformers(kind: str, tmp_path: Pat
 
 def expectation(head: str, wanted: dict[str, np.ndarray], each: Row, model: EncoderModel) -> np.ndarray:
     """What a head gives for one text, out of what transformers gives."""
+    head, _, pooling = head.partition(":")
+    if pooling:
+        pooled = POOLED[pooling](wanted["states"])
+        return np.asarray(pooled / np.linalg.norm(pooled) if head == "dense" else pooled)
     match head:
         case "dense" if "dense" in wanted:
             return wanted["dense"]
@@ -118,6 +123,15 @@ def expectation(head: str, wanted: dict[str, np.ndarray], each: Row, model: Enco
             return np.asarray(last[[model.tokenizer.id("yes")]] - last[[model.tokenizer.id("no")]])
         case _:
             return wanted["logits"]
+
+
+POOLED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "cls": lambda states: states[0],
+    "mean": lambda states: states.mean(axis=0),
+    "last": lambda states: states[-1],
+    "weighted_mean": lambda states: np.average(states, axis=0, weights=np.arange(1, len(states) + 1)),
+}
+"""What each pooling makes of a text's states."""
 
 
 def numbers(outputs: Outputs, i: int, model: EncoderModel) -> np.ndarray:

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from sie_broker.records import Work
@@ -19,7 +21,8 @@ from sie_bundle.operations import encode
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
 from sie_config.registry import Registry, lane_of
-from sie_sdk import wire
+from sie_config.tasks import Dense, Tasks
+from sie_sdk import results, wire
 from sie_sdk.types import EncodeRequest, Item, Priority
 from tests import tiny_model
 
@@ -57,6 +60,29 @@ async def test_the_device_is_told_the_deadline_and_whether_the_work_is_bulk(
     executor.close()
     threads.shutdown()
     assert executor.asked == {"deadline": deadline, "bulk": bulk}
+
+
+async def test_a_changed_prompt_is_that_of_the_next_request_without_a_load(tiny_folder: Path, tmp_path: Path) -> None:
+    spec, executor, threads = tiny_model.spec(tiny_folder), Executor(), ThreadPoolExecutor(1)
+    loads: list[str] = []
+    residency = Residency(None, tmp_path / "cache", 1 << 30, loads.append)
+    registry = Registry([spec])
+    operation = Operation(
+        encode.parse, encode.plan, registry, residency, executor, {"interactive": threads, "bulk": threads}
+    )
+
+    async def answer(text: str) -> np.ndarray:
+        body = wire.request_body(EncodeRequest([Item(text=text)]))
+        (found,) = results.read_encode(await operation(Work("1", "encode", lane_of(spec), spec.id, body, time.time())))
+        assert found.dense is not None
+        return found.dense
+
+    plain, prompted = await answer("hello"), await answer("ship hello")
+    registry.put(msgspec.structs.replace(spec, tasks=Tasks(dense=Dense(dim=32, document_prompt="ship "))))
+    assert np.array_equal(await answer("hello"), prompted) and not np.array_equal(plain, prompted)
+    assert loads == [spec.id]
+    executor.close()
+    threads.shutdown()
 
 
 async def test_interactive_texts_do_not_wait_for_bulk_ones(tiny_folder: Path, tmp_path: Path) -> None:

@@ -142,6 +142,17 @@ async def test_a_repaired_spec_does_not_wait_for_the_old_ones_pause(
     assert loads == ["test/tiny"]
 
 
+async def test_a_change_that_loading_does_not_depend_on_reloads_nothing(
+    tiny_folder: Path, loads: Loads, clock: Clock
+) -> None:
+    models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
+    old = await models.model(spec)
+    tasks = Tasks(dense=Dense(dim=32, query_prompt="ship "))
+    changed = msgspec.structs.replace(spec, owner="team", licence="mit", tasks=tasks, machine_profiles=("l4",))
+    assert await models.model(changed) is old
+    assert loads == ["test/tiny"]
+
+
 async def test_a_changed_spec_replaces_the_loaded_model(tiny_folder: Path, loads: Loads, clock: Clock) -> None:
     models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
     old = await models.model(spec)

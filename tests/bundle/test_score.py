@@ -11,6 +11,7 @@ import pytest
 
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import score
+from sie_config import template
 from sie_config.tasks import Multivector, Score, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError
@@ -51,7 +52,7 @@ def run(model: EncoderModel, query: Item | str, items: list[Item] | list[str], *
         items=[Item(text=item) if isinstance(item, str) else item for item in items],
         **fields,
     )
-    plan = score.plan(model, score.parse(wire.request_body(request)))
+    plan = score.plan(model, model.spec, score.parse(wire.request_body(request)))
     outputs = model.forward(plan.rows, {head: range(len(plan.rows)) for head in plan.heads}) if plan.rows else {}
     return results.read_score(plan.finish(outputs, Timing(), Usage()))
 
@@ -112,7 +113,7 @@ def test_what_frames_a_judges_question_is_never_cut(judge: tuple[EncoderModel, P
 def test_a_query_with_braces_is_taken_as_it_is(judge: tuple[EncoderModel, Path]) -> None:
     task = judge[0].spec.tasks.score
     assert task is not None
-    assert score._filled(task, "", "{document}", "ship") == "{document} ship"
+    assert template.filled(task.template, query="{document}", document="ship") == "{document} ship"
 
 
 def test_maxsim_sums_the_best_match_of_each_query_token(late: EncoderModel) -> None:

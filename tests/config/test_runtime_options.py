@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_config import model_spec, runtime_options
-from sie_config.model_spec import Profile
+from sie_config.model_spec import Lora, Profile
 from sie_config.profile import with_profile
+from sie_config.sources import LocalSource
 from sie_sdk.errors import ConfigurationError, InvalidInputError, UnknownProfileError
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest
 from sie_sdk.wire import Request
@@ -101,7 +102,7 @@ def test_a_profile_that_is_no_name_is_refused(value: object) -> None:
         with_profile(encode(options={"profile": value}), PROFILED)
 
 
-NAMES = st.sampled_from(sorted(runtime_options.KNOWN - {"output_types", "output_dtype", "instruction"}))
+NAMES = st.sampled_from(sorted(runtime_options.KNOWN - {"output_types", "output_dtype", "instruction", "lora_id"}))
 
 
 @given(st.dictionaries(NAMES, st.booleans()), st.dictionaries(NAMES, st.booleans()))
@@ -115,6 +116,43 @@ def test_merged_options_are_the_request_s_own_and_nothing_that_the_operation_doe
     assert own.items() <= options.items()
     added = options.keys() - own.keys()
     assert added == {name for name in profile if name in runtime_options.ENCODE and name not in own}
+
+
+LORA = Lora((LocalSource("adapter"),))
+ADAPTED = msgspec.structs.replace(
+    MODEL, profiles={"law": Profile({"normalize": False}, LORA), "plain": Profile(), "other": Profile(lora=LORA)}
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, None),
+        ({"profile": "law"}, {"lora_id": "law", "normalize": False}),
+        ({"profile": "law", "lora_id": "other"}, {"lora_id": "other", "normalize": False}),
+        ({"profile": "law", "lora_id": ""}, {"lora_id": "", "normalize": False}),
+        ({"lora_id": "law"}, {"lora_id": "law"}),
+        ({"lora": "Law"}, {"lora_id": "Law"}),
+        ({"profile": "plain"}, None),
+    ],
+)
+def test_a_profile_s_lora_travels_with_the_request(
+    options: dict[str, object], wanted: dict[str, object] | None
+) -> None:
+    merged = with_profile(encode(options=options), ADAPTED)
+    assert (merged.params.options or None) == wanted  # type: ignore[union-attr]
+    score = with_profile(ScoreRequest(ITEMS[0], ITEMS, options=options), ADAPTED)
+    assert (score.options or {}).get("lora_id") == (wanted or {}).get("lora_id")  # type: ignore[union-attr]
+
+
+def test_a_lora_that_no_profile_declares_is_refused_with_those_that_are_declared() -> None:
+    for value in ("plain", "none", 7):
+        with pytest.raises(InvalidInputError) as refused:
+            with_profile(encode(options={"lora_id": value}), ADAPTED)
+        assert refused.value.field == "params.options.lora_id"
+        assert refused.value.details["loras"] == ["law", "other"]
+    with pytest.raises(InvalidInputError, match="no LoRA 'law'"):
+        with_profile(encode(options={"lora": "law"}), MODEL)
 
 
 def test_every_option_that_an_operation_reads_has_a_type_and_no_other_has_one() -> None:
@@ -138,6 +176,12 @@ def document(**changed: object) -> dict[str, object]:
         ({"profiles": {"fast": {"options": {"output_types": ["sparse"]}}}}, "the model has no sparse output"),
         ({"profiles": {"fast": {"dims": 1}}}, "profiles"),
         ({"profiles": {"Fast One": {}}}, "profiles"),
+        ({"profiles": {"fast": {"options": {"query_template": "q: "}}}}, "query_template: has no place {text}"),
+        ({"profiles": {"fast": {"options": {"lora_id": "law"}}}}, "no profile law declares a LoRA"),
+        (
+            {"tasks": {"dense": {"dim": 4, "query_template": "{query}"}}},
+            "tasks.dense.query_template: has a place {query}",
+        ),
         ({"default_profile": "fast"}, "default_profile: fast is not among the profiles"),
         ({"default_profile": "fast", "profiles": {"fast": {}, "default": {}}}, "profiles.default: nothing chooses it"),
     ],

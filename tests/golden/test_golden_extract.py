@@ -69,7 +69,7 @@ def classifier(key: str) -> EncoderModel:
 
 def run(model: EncoderModel, texts: list[str], **params: Any) -> list[ExtractResult]:
     request = ExtractRequest([Item(text=text) for text in texts], ExtractParams(**params))
-    plan = extract.plan(model, request)
+    plan = extract.plan(model, model.spec, request)
     rows = range(len(plan.rows))
     computed = model.forward(plan.rows, dict.fromkeys(plan.heads, rows)) if plan.rows else {}
     return results.read_extract(plan.finish(computed, Timing(), Usage()))

@@ -118,7 +118,7 @@ def test_a_score_request_gives_the_same_logits_as_the_pairs_one_by_one() -> None
     model = loaded("msmarco-reranker")
     query = golden.pairs()[0][0]
     items = [Item(text=document) for _, document in golden.pairs()]
-    plan = score.plan(model, ScoreRequest(query=Item(text=query), items=items))
+    plan = score.plan(model, model.spec, ScoreRequest(query=Item(text=query), items=items))
     one_by_one = [model.tokenizer.pairs(query, [item.text or ""], 512)[0] for item in items]
     assert [row.ids.tolist() for row in plan.rows] == [row.ids.tolist() for row in one_by_one]
     together = matrix(model, list(plan.rows), "logits")
@@ -153,7 +153,8 @@ def test_a_query_may_see_its_own_augmentation() -> None:
 def colbert(model: EncoderModel, names: list[str], is_query: bool) -> tuple[list[Row], list[np.ndarray]]:
     texts = golden.texts()
     options = Options({}, (), "options")
-    rows = encode.encode_rows(model, [texts[name] for name in names], options, ["multivector"], is_query)
+    asked = [texts[name] for name in names]
+    rows = encode.encode_rows(model, model.spec, asked, options, ["multivector"], is_query)
     vectors = model.forward(rows, {"multivector": range(len(rows))})["multivector"]
     assert isinstance(vectors, list)
     return rows, kept(msgspec.convert(vectors, list), rows, model.tokenizer, COLBERT, is_query)

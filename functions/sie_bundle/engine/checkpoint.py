@@ -1,14 +1,14 @@
 """A checkpoint: a model's files on this machine, opened. Its tensors by name, its architecture, its tokenizer.
 
 Owns where a tensor is looked up: the encoder's under whatever prefix they are stored, those of further files under the
-file's own. Safetensors are mapped, not read, so an open checkpoint costs no memory of its own: the system keeps its
-pages as long as it has room, and a model that was evicted comes back from them.
+file's own, those that a LoRA changes with what it adds (``lora``). Safetensors are mapped, not read, so an open
+checkpoint costs no memory of its own: the system keeps its pages as long as it has room, and a model that was evicted
+comes back from them.
 """
 
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from sie_bundle.engine import family
 from sie_bundle.engine.family import Architecture
+from sie_bundle.engine.lora import Merged
 from sie_bundle.engine.tokenization import Tokenizer
-from sie_bundle.weights import layout
 from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -30,22 +30,21 @@ class Tensors(Mapping[str, Tensor]):
     """The tensors of several files; a name says from which file, a read maps it into memory."""
 
     def __init__(self, folder: Path, files: tuple[str, ...] = ()) -> None:
-        """Open the tensors of ``folder``, in whatever layout, and its further ``files``.
+        """Open ``model.safetensors`` and the further ``files`` of ``folder``.
 
         Raises:
             ModelLoadFailedError: one is missing or damaged.
         """
-        whole = layout.files(folder) or [layout.WHOLE]
         self._open: dict[str, tuple[Any, str]] = {}
         self._read: dict[str, Tensor] = {}
-        for name, prefix in [*((name, "") for name in whole), *((name, _prefix(name)) for name in files)]:
+        for name, prefix in [("model.safetensors", ""), *((name, _prefix(name)) for name in files)]:
             path = folder / name
             try:
                 if path.suffix == ".safetensors":
                     opened: Any = safe_open(path, framework="pt")
                     self._open.update({prefix + tensor: (opened, tensor) for tensor in opened.keys()})  # noqa: SIM118
                 else:
-                    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=_can_be_mapped(path))
+                    loaded = torch.load(path, map_location="cpu", weights_only=True)
                     self._read.update({prefix + tensor: value for tensor, value in loaded.items()})
             except (OSError, SafetensorError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
                 said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -71,11 +70,14 @@ class Tensors(Mapping[str, Tensor]):
 class Checkpoint:
     """A model's folder, opened: everything a model is made of, on no device yet."""
 
-    def __init__(self, spec: ModelSpec, folder: Path, tokenizer: Tokenizer | None = None) -> None:
-        """Open the folder (config.json, tokenizer.json, tensors and the spec's further files).
+    def __init__(
+        self, spec: ModelSpec, folder: Path, tokenizer: Tokenizer | None = None, lora: Path | None = None
+    ) -> None:
+        """Open the folder (config.json, tokenizer.json, model.safetensors and the spec's further files).
 
         Args:
             tokenizer: the folder's tokenizer, when it is loaded already.
+            lora: the folder of the LoRA of the spec's profile, if it has one.
 
         Raises:
             ModelLoadFailedError: a file is missing, damaged, or contradicts the spec or another.
@@ -83,7 +85,11 @@ class Checkpoint:
         self.spec = spec
         self.folder = folder
         self.tokenizer = tokenizer or Tokenizer.load(folder)
-        self.tensors = Tensors(folder, spec.files)
+        self.tensors: Mapping[str, Tensor] = Tensors(folder, spec.files)
+        self.bytes = sum(tensor.nbytes for tensor in self.tensors.values())
+        """Of its tensors as they are stored."""
+        if lora is not None and spec.chosen.lora is not None:
+            self.tensors = Merged(self.tensors, lora, spec.chosen.lora.scale)
         if spec.family in family.FAMILIES:  # an adapter reads config.json its own way
             self._check()
 
@@ -116,11 +122,6 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
             )
-
-
-def _can_be_mapped(path: Path) -> bool:
-    """torch's files of before 1.6 cannot."""
-    return zipfile.is_zipfile(path)
 
 
 def _prefix(name: str) -> str:

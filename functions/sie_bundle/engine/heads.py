@@ -20,7 +20,7 @@ from sie_bundle.engine.linear import Linear
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import Parameters, run
-from sie_bundle.engine.pooling import pool
+from sie_bundle.engine.pooling import POOLINGS, pool
 from sie_config.tasks import Dense, Multivector, Score, Sparse
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -35,7 +35,8 @@ Head: TypeAlias = Callable[[Tensor, Packed, Sequence[int]], Outputs]
 def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     """The heads the model's spec asks for, by name.
 
-    ``dense`` [dim], and where its length is brought to 1, ``pooled`` [dim], the same before that. ``sparse`` a
+    ``dense`` [dim], and where its length is brought to 1, ``pooled`` [dim], the same before that; ``dense:cls`` and so
+    on for each other pooling. ``sparse`` a
     `SparseRow`, ``multivector`` [tokens, dim]. ``logits`` [labels] of the whole text, ``token_logits`` [tokens,
     labels], ``yes_no`` [1].
 
@@ -64,17 +65,21 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
 def _dense(task: Dense, parameters: Parameters) -> dict[str, Head]:
     layers = [parameters.linear([task.projection], dtype=torch.float32)] if task.projection else []
 
-    def pooled(states: Tensor, packed: Packed) -> Tensor:
-        vectors = pool(states, packed, task.pooling)
-        return run(layers, vectors) if layers else vectors
+    def head(pooling: str, *, unit: bool) -> Head:
+        def pooled(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
+            vectors = pool(states, packed, pooling)
+            vectors = run(layers, vectors) if layers else vectors
+            return _rows(normalize(vectors, dim=-1) if unit else vectors, texts)
 
-    def as_pooled(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
-        return _rows(pooled(states, packed), texts)
+        return pooled
 
-    def normalized(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
-        return _rows(normalize(pooled(states, packed), dim=-1), texts)
-
-    return {"dense": normalized, "pooled": as_pooled} if task.normalize else {"dense": as_pooled}
+    made: dict[str, Head] = {}
+    for pooling in POOLINGS:
+        other = "" if pooling == task.pooling else f":{pooling}"
+        made["dense" + other] = head(pooling, unit=task.normalize)
+        if task.normalize:
+            made["pooled" + other] = head(pooling, unit=False)
+    return made
 
 
 def _logits(checkpoint: Checkpoint, parameters: Parameters) -> Head:

@@ -46,6 +46,8 @@ class Model(Protocol):
     tokenizer: Tokenizer
     labels: tuple[str, ...]
     """What the numbers of ``logits`` and ``token_logits`` stand for; empty if it has neither."""
+    heads: tuple[str, ...]
+    """What ``forward`` may be asked for."""
     bytes: int
     """What its parameters take on the device."""
     fit: Fit
@@ -94,12 +96,8 @@ class EncoderModel:
             parameters = Parameters(architecture, checkpoint.tensors, on, precision(on, precision_wanted))
             self._encoder = _encoder(checkpoint, parameters)
             self._heads = heads(checkpoint, parameters)
+        self.heads = tuple(self._heads)
         self.bytes = parameters.bytes
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """The heads it has, by name."""
-        return tuple(self._heads)
 
     def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
         """See `Model.forward`."""

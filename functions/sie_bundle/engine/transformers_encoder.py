@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ class Body:
         _check_heads(checkpoint)
         self.device = parameters.device
         self.dtype = parameters.dtype
-        self._model = _read(checkpoint.folder).to(parameters.device, parameters.stream)
+        self._model = _read(checkpoint).to(parameters.device, parameters.stream)
         self.config: Any = self._model.config.get_text_config()
         self.config.use_cache = self._model.config.use_cache = False
         self._takes = set(inspect.signature(self._model.forward).parameters)
@@ -279,13 +278,21 @@ def _register() -> None:
     library().AttentionInterface.register(ATTENTION, _attention)
 
 
-def _read(folder: Path) -> Any:
+def _read(checkpoint: Checkpoint) -> Any:
     """The body in float32, mapped from the file where it is stored so. Code in the folder is never run."""
+    folder, source = checkpoint.folder, {}
+    wanted = {"local_files_only": True, "trust_remote_code": False}
     try:
         # Another type would be torch's default, for all threads, while this one loads.
         with LOADING:
-            whole, report = library().AutoModel.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
+            kind = library().AutoModel
+            if checkpoint.spec.chosen.lora is not None:  # which is not in the file that it would read
+                config = library().AutoConfig.from_pretrained(folder, **wanted)
+                with torch.device("meta"):
+                    kind = type(kind.from_config(config))
+                source = {"config": config, "state_dict": dict(checkpoint.tensors)}
+            whole, report = kind.from_pretrained(
+                None if source else folder, **source, **wanted, dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as failure:
         raise ModelLoadFailedError(f"transformers cannot load {folder}: {failure}.", reason="corrupt") from failure

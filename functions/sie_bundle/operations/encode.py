@@ -1,13 +1,13 @@
 """Encode: texts become dense, sparse or multivector embeddings. What to tokenize, which heads, and the last steps.
 
-Owns prompts, ColBERT's marker and mask tokens, Matryoshka truncation, and which vectors a text keeps. The way around it
+Owns ColBERT's marker and mask tokens, Matryoshka truncation, and which vectors a text keeps. The way around it
 is ``operation``; the arithmetic of the number formats is ``quantize``, of fixed dimensional encodings ``muvera``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,11 @@ from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
+from sie_bundle.operations.prompts import prompted
 from sie_bundle.operations.tokens import augmented, kept, marked
 from sie_config import runtime_options
 from sie_config.model_spec import ModelSpec
-from sie_config.tasks import Multivector
+from sie_config.tasks import Multivector, Pooling
 from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from sie_bundle.engine.model import Model  # brings torch
     from sie_bundle.operations.muvera import Muvera
 
+POOLINGS = get_args(Pooling)
+
 SHORTEST = np.float32(1e-12)
 """A vector shorter than this is not brought to length 1, as torch's ``normalize`` has it."""
 
@@ -40,21 +43,23 @@ def parse(body: bytes) -> EncodeRequest:
     return wire.parse_encode(body, wire.MSGPACK)
 
 
-def plan(model: Model, request: EncodeRequest) -> Plan:
+def plan(model: Model, spec: ModelSpec, request: EncodeRequest) -> Plan:
     """See `operation.Planner`.
 
     Raises:
         InvalidInputError: an output or option the model does not have, a text without tokens.
         InputTooLongError: a text over the limit with ``overflow_policy="error"``.
     """
-    spec, params = model.spec, request.params
+    params = request.params
     options = Options(params.options, runtime_options.ENCODE, "params.options")
     wanted = wire_outputs.wanted(request, spec.id, spec.outputs)
     is_query = options.flag("is_query")
     fde = _muvera(spec, options) if options.given("muvera") is not None and "dense" in wanted else None
-    dims, dense, unit = _dense(spec, options)
+    dims, dense, unit = _dense(model, spec, options)
     heads = list(dict.fromkeys(name if name != "dense" else "multivector" if fde else dense for name in wanted))
-    rows = encode_rows(model, _texts(request, spec, is_query), options, heads, is_query)
+    texts = [item.text or "" for item in request.items]
+    texts = prompted(texts, spec.tasks, options, params.instruction, is_query=is_query)
+    rows = encode_rows(model, spec, texts, options, heads, is_query)
     dtype: OutputDtype = params.output_dtype or "float32"
     ids = [item.id for item in request.items]
 
@@ -80,12 +85,13 @@ def plan(model: Model, request: EncodeRequest) -> Plan:
 
 
 def encode_rows(
-    model: Model, texts: Sequence[str], options: Options, heads: Sequence[str], is_query: bool
+    model: Model, spec: ModelSpec, texts: Sequence[str], options: Options, heads: Sequence[str], is_query: bool
 ) -> list[Row]:
     """The texts' rows, with the marker and the augmentation a multivector model was trained with."""
-    spec = model.spec
     task = spec.tasks.multivector if "multivector" in heads else None
     longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
+    queries = options.count("query_max_length", spec.max_sequence_length, spec.max_sequence_length)
+    longest = min(longest, queries) if is_query else longest
     if task is None:
         return model.tokenizer.rows(texts, longest, options.overflow())
     if is_query and task.query_length:
@@ -131,17 +137,11 @@ def multivector_output(vectors: Sequence[Floats], dtype: OutputDtype) -> Multive
     return MultivectorOutput(np.split(rows, cuts), vectors[0].shape[1], dtype, by_text(scale), by_text(offset))
 
 
-def _texts(request: EncodeRequest, spec: ModelSpec, is_query: bool) -> list[str]:
-    """The texts with the instruction, or the model's query or document prompt, in front."""
-    prompt = request.params.instruction
-    if prompt is None and (dense := spec.tasks.dense):
-        prompt = dense.query_prompt if is_query else dense.document_prompt
-    return [(prompt or "") + (item.text or "") for item in request.items]
-
-
-def _dense(spec: ModelSpec, options: Options) -> tuple[int, str, bool]:
+def _dense(model: Model, spec: ModelSpec, options: Options) -> tuple[int, str, bool]:
     """How many dimensions, of which head, and whether they are still to be brought to length 1."""
     if (dense := spec.tasks.dense) is None:
+        if options.given("pooling") is not None:
+            raise InvalidInputError(f"{spec.id} has no dense vectors to pool.", field=options.field("pooling"))
         return 0, "dense", False
     dims = options.count("dimensions", dense.dim, dense.dim)
     if dims != dense.dim and dims not in dense.dims:
@@ -149,6 +149,11 @@ def _dense(spec: ModelSpec, options: Options) -> tuple[int, str, bool]:
         raise options.wrong("dimensions", f"one of {allowed}, which {spec.id} was trained for", limit=allowed)
     unit = options.flag("normalize", default=dense.normalize)
     head = "pooled" if dense.normalize and not unit else "dense"
+    if (pooling := options.choice("pooling", dense.pooling, POOLINGS)) != dense.pooling:
+        head = f"{head}:{pooling}"
+    if head not in model.heads:  # an adapter's
+        name, own = ("normalize", "true") if pooling == dense.pooling else ("pooling", dense.pooling)
+        raise options.wrong(name, f"what {spec.id} does: {own}", limit=own)
     return dims, head, unit and not (dense.normalize and dims == dense.dim)
 
 

@@ -15,6 +15,7 @@ from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, e
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_config import runtime_options
+from sie_config.model_spec import ModelSpec
 from sie_config.tasks import Extract
 from sie_sdk import replies, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
@@ -40,7 +41,7 @@ def parse(body: bytes) -> ExtractRequest:
     return wire.parse_extract(body, wire.MSGPACK)
 
 
-def plan(model: Model, request: ExtractRequest) -> Plan:
+def plan(model: Model, spec: ModelSpec, request: ExtractRequest) -> Plan:
     """See `operation.Planner`.
 
     Raises:
@@ -49,7 +50,7 @@ def plan(model: Model, request: ExtractRequest) -> Plan:
         InputTooLongError: a text over the limit with ``overflow_policy="error"``; more than `MAX_WINDOWS`.
         ModelLoadFailedError: the model's labels do not fit what it is for.
     """
-    spec, params = model.spec, request.params
+    params = request.params
     if (task := spec.tasks.extract) is None:
         raise InvalidInputError(
             f"{spec.id} does not extract.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."
@@ -59,27 +60,27 @@ def plan(model: Model, request: ExtractRequest) -> Plan:
             raise InvalidInputError(f"{spec.id} takes no {name}.", field=f"params.{name}", hint="Leave it out.")
     options = Options(params.options, runtime_options.EXTRACT.get(task.kind, ()), "params.options")
     return {"entities": _entities, "classes": _classes, "entailment": _entailment}[task.kind](
-        model, request, task, options
+        model, spec, request, task, options
     )
 
 
-def _entities(model: Model, request: ExtractRequest, task: Extract, options: Options) -> Plan:
+def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
     labels = scheme(model.labels or UNNAMED)
     aggregation = cast("Aggregation", options.choice("aggregation_strategy", task.aggregation, AGGREGATIONS))
     threshold = options.number("threshold", 0.0, 0.0, 1.0)
     if not options.flag("flat_ner", default=True):
-        raise options.wrong("flat_ner", f"true: entities of {model.spec.id} never lie over each other")
+        raise options.wrong("flat_ner", f"true: entities of {spec.id} never lie over each other")
     names = [name for name in labels.names if name != OUTSIDE]
-    wanted = frozenset(_known(request.params.labels, names, model)) if request.params.labels else None
+    wanted = frozenset(_known(request.params.labels, names, spec)) if request.params.labels else None
     texts = [item.text or "" for item in request.items]
-    windows = model.tokenizer.windows(texts, _longest(model, options), task.overlap)
+    windows = model.tokenizer.windows(texts, _longest(spec, options), task.overlap)
     rows = [row for own in windows for row in own.rows]
     _check_windows([len(own.rows) for own in windows])
 
     def extracted(computed: Mapping[str, Outputs]) -> list[Extracted]:
         logits = cast("Sequence[Floats]", computed["token_logits"]) if rows else []
         if len(logits):
-            _check_labels(labels.labels, logits[0], model)
+            _check_labels(labels.labels, logits[0], spec)
         made, at = [], 0
         for text, own in zip(texts, windows, strict=True):
             outputs, at = logits[at : at + len(own.rows)], at + len(own.rows)
@@ -90,34 +91,34 @@ def _entities(model: Model, request: ExtractRequest, task: Extract, options: Opt
         return made
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
-        return _reply(model, request, extracted(computed), timing, usage)
+        return _reply(spec, request, extracted(computed), timing, usage)
 
     return Plan(rows, ["token_logits"], finish)
 
 
-def _classes(model: Model, request: ExtractRequest, task: Extract, options: Options) -> Plan:
+def _classes(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
     labels = model.labels or UNNAMED
-    asked = _known(request.params.labels, labels, model) if request.params.labels else labels
+    asked = _known(request.params.labels, labels, spec) if request.params.labels else labels
     columns = [labels.index(label) for label in asked]
     multi_label = options.flag("multi_label", task.multi_label)
     threshold, top_k = options.number("threshold", 0.0, 0.0, 1.0), options.count("top_k", len(labels), len(labels))
     rows = model.tokenizer.rows(
-        [item.text or "" for item in request.items], _longest(model, options), options.overflow()
+        [item.text or "" for item in request.items], _longest(spec, options), options.overflow()
     )
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         logits = cast("Floats", computed["logits"])
-        _check_labels(labels, logits, model)
+        _check_labels(labels, logits, spec)
         scores = classification.probabilities(logits, multi_label=multi_label)[:, columns]
         found = [classification.ranked(asked, own, threshold=threshold, top_k=top_k) for own in scores]
-        return _reply(model, request, [Extracted(classifications=own) for own in found], timing, usage)
+        return _reply(spec, request, [Extracted(classifications=own) for own in found], timing, usage)
 
     return Plan(rows, ["logits"], finish)
 
 
-def _entailment(model: Model, request: ExtractRequest, task: Extract, options: Options) -> Plan:
-    sides = entailment.sides(model.labels, model.spec.id)
-    labels = labels_to_try(request, model.spec.id)
+def _entailment(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
+    sides = entailment.sides(model.labels, spec.id)
+    labels = labels_to_try(request, spec.id)
     if len(request.items) * len(labels) > MAX_PAIRS:
         raise InvalidInputError(
             f"{len(request.items)} items and {len(labels)} labels are too many at once.",
@@ -133,31 +134,31 @@ def _entailment(model: Model, request: ExtractRequest, task: Extract, options: O
     rows = model.tokenizer.hypotheses(
         [item.text or "" for item in request.items],
         [entailment.hypothesis(template, label) for label in labels],
-        _longest(model, options),
+        _longest(spec, options),
         options.overflow(),
     )
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         logits = cast("Floats", computed["logits"])
-        _check_labels(model.labels, logits, model)
+        _check_labels(model.labels, logits, spec)
         by_item = logits.reshape(len(request.items), len(labels), -1)
         scores = entailment.probabilities(by_item, sides, multi_label=multi_label)
         found = [classification.ranked(labels, own, threshold=threshold, top_k=top_k) for own in scores]
-        return _reply(model, request, [Extracted(classifications=own) for own in found], timing, usage)
+        return _reply(spec, request, [Extracted(classifications=own) for own in found], timing, usage)
 
     return Plan(rows, ["logits"], finish)
 
 
-def _longest(model: Model, options: Options) -> int:
-    return options.count("max_seq_length", model.spec.max_sequence_length, model.spec.max_sequence_length)
+def _longest(spec: ModelSpec, options: Options) -> int:
+    return options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
 
 
-def _known(asked: Sequence[str], labels: Sequence[str], model: Model) -> Sequence[str]:
+def _known(asked: Sequence[str], labels: Sequence[str], spec: ModelSpec) -> Sequence[str]:
     """The labels asked for, each one of the model's."""
     for i, label in enumerate(asked):
         if label not in labels:
             raise InvalidInputError(
-                f"{model.spec.id} has no label {label!r}.",
+                f"{spec.id} has no label {label!r}.",
                 field=f"params.labels[{i}]",
                 limit=", ".join(labels),
                 hint=f"Its labels: {', '.join(labels)}.",
@@ -178,13 +179,13 @@ def _check_windows(counts: Sequence[int]) -> None:
             )
 
 
-def _check_labels(labels: Sequence[str], logits: Floats, model: Model) -> None:
+def _check_labels(labels: Sequence[str], logits: Floats, spec: ModelSpec) -> None:
     if len(labels) != logits.shape[1]:
         raise ModelLoadFailedError(
-            f"{model.spec.id} computes {logits.shape[1]} labels, and {len(labels)} are named.",
+            f"{spec.id} computes {logits.shape[1]} labels, and {len(labels)} are named.",
             hint="Name them in order under tasks.extract.labels of its spec.",
         )
 
 
-def _reply(model: Model, request: ExtractRequest, found: Sequence[Extracted], timing: Timing, usage: Usage) -> bytes:
-    return replies.extract(model.spec.id, [item.id for item in request.items], found, timing, usage)
+def _reply(spec: ModelSpec, request: ExtractRequest, found: Sequence[Extracted], timing: Timing, usage: Usage) -> bytes:
+    return replies.extract(spec.id, [item.id for item in request.items], found, timing, usage)

@@ -19,15 +19,18 @@ from sie_bundle.engine.executor import Executor, Forwarded
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.residency.residency import Residency
+from sie_config.model_spec import ModelSpec
+from sie_config.profile import LORA, lora_of, options_of
 from sie_config.registry import Registry
 from sie_sdk.types import Priority, Timing, Usage
+from sie_sdk.wire import Request as AnyRequest
 
 if TYPE_CHECKING:
     from sie_bundle.engine.model import Model  # brings torch
 
 T = TypeVar("T")
 Request = TypeVar("Request", contravariant=True)
-Parsed = TypeVar("Parsed")
+Parsed = TypeVar("Parsed", bound=AnyRequest)
 
 INLINE_BYTES = 4096
 """Requests up to this size are tokenized and finished without leaving the event loop: some 0.2 ms at most."""
@@ -47,7 +50,9 @@ class Plan(NamedTuple):
 class Planner(Protocol[Request]):
     """Turns a parsed request into a plan: tokenization and the checks that need the model."""
 
-    def __call__(self, model: Model, request: Request) -> Plan: ...
+    def __call__(self, model: Model, spec: ModelSpec, request: Request) -> Plan:
+        """``spec``: the one the request was resolved with; the model's own has what its loading depends on, no more."""
+        ...
 
 
 class Operation(Generic[Parsed]):
@@ -79,8 +84,9 @@ class Operation(Generic[Parsed]):
         taken, queued_s = time.monotonic(), max(0.0, clock.now() - work.time)
         small = len(work.data) <= INLINE_BYTES
         request = self._parse(work.data)
-        model = await self._residency.model(self._registry.resolve(work.model))
-        plan = await self._aside(work, small, lambda: self._plan(model, request))
+        spec = self._registry.resolve(work.model)
+        model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
+        plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
         done = await self._forward(model, plan, work)
 
         def finish() -> bytes:

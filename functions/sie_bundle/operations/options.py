@@ -66,6 +66,10 @@ class Options:
         """The value as it came; None when it did not."""
         return self._given.get(name)
 
+    def field(self, name: str) -> str:
+        """The option as errors call it."""
+        return f"{self._field}.{name}"
+
     def overflow(self) -> Overflow:
         """What to do with a text over the model's token limit: cut it (the default) or refuse it."""
         return "error" if self.choice("overflow_policy", "default", OVERFLOW_POLICIES) == "error" else "truncate_text"
@@ -74,7 +78,7 @@ class Options:
         """The error for an option with a value it cannot have."""
         return InvalidInputError(
             f"{name}={self._given.get(name)!r} is not {wanted}.",
-            field=f"{self._field}.{name}",
+            field=self.field(name),
             limit=limit,
             hint=f"Give {wanted}.",
         )

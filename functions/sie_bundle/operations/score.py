@@ -5,7 +5,6 @@ Owns the texts that are put together and what of the outputs is the score. The w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -17,8 +16,9 @@ from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept
-from sie_config import runtime_options
-from sie_config.tasks import Multivector, Score
+from sie_config import runtime_options, template
+from sie_config.model_spec import ModelSpec
+from sie_config.tasks import Multivector
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.scoring import maxsim
@@ -35,21 +35,20 @@ def parse(body: bytes) -> ScoreRequest:
     return wire.parse_score(body, wire.MSGPACK)
 
 
-def plan(model: Model, request: ScoreRequest) -> Plan:
+def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
     """See `operation.Planner`.
 
     Raises:
         InvalidInputError: the model does not score, an option it does not have, vectors of another size.
         InputTooLongError: a pair over the limit with ``overflow_policy="error"``.
     """
-    spec = model.spec
     options = Options(request.options, runtime_options.SCORE, "options")
     if (task := spec.tasks.score) is None:
         raise InvalidInputError(
             f"{spec.id} does not score.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."
         )
     if task.kind == "maxsim":
-        return _maxsim(model, request, options)
+        return _maxsim(model, spec, request, options)
     _texts_only(request)
     longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
     query, documents = request.query.text or "", [item.text or "" for item in request.items]
@@ -58,7 +57,10 @@ def plan(model: Model, request: ScoreRequest) -> Plan:
         head = "logits"
     else:
         instruction = request.instruction or options.text("instruction", task.instruction)
-        texts = [_filled(task, instruction, query, document) for document in documents]
+        texts = [
+            template.filled(task.template, instruction=instruction, query=query, document=document)
+            for document in documents
+        ]
         rows = model.tokenizer.framed(task.prefix, texts, task.suffix, longest, options.overflow())
         head = "yes_no"
     activation = options.choice("activation", task.activation, ACTIVATIONS)
@@ -72,17 +74,17 @@ def plan(model: Model, request: ScoreRequest) -> Plan:
     return Plan(rows, [head], finish)
 
 
-def _maxsim(model: Model, request: ScoreRequest, options: Options) -> Plan:
+def _maxsim(model: Model, spec: ModelSpec, request: ScoreRequest, options: Options) -> Plan:
     """One row for each text; vectors that came with the request are not computed again."""
-    task = cast("Multivector", model.spec.tasks.multivector)
+    task = cast("Multivector", spec.tasks.multivector)
     given = [request.query, *request.items]
     texts = [number for number, item in enumerate(given) if item.multivector is None]
     rows: list[Row] = []
     if 0 in texts:
-        rows += encode_rows(model, [request.query.text or ""], options, ["multivector"], is_query=True)
+        rows += encode_rows(model, spec, [request.query.text or ""], options, ["multivector"], is_query=True)
     documents = [given[number].text or "" for number in texts if number]
     if documents:
-        rows += encode_rows(model, documents, options, ["multivector"], is_query=False)
+        rows += encode_rows(model, spec, documents, options, ["multivector"], is_query=False)
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         vectors = [_given(number, item, task.dim) for number, item in enumerate(given)]
@@ -90,7 +92,7 @@ def _maxsim(model: Model, request: ScoreRequest, options: Options) -> Plan:
         for number, own, row in zip(texts, states, rows, strict=True):
             vectors[number] = kept([own], [row], model.tokenizer, task, is_query=number == 0)[0]
         query, *items = cast("list[Floats]", vectors)
-        return _reply(model.spec.id, request, maxsim(query, items), timing, usage)
+        return _reply(spec.id, request, maxsim(query, items), timing, usage)
 
     return Plan(rows, ["multivector"], finish)
 
@@ -118,12 +120,6 @@ def _texts_only(request: ScoreRequest) -> None:
                 field="query.text" if number == 0 else f"items[{number - 1}].text",
                 hint="Send a text; only multivector models score vectors.",
             )
-
-
-def _filled(task: Score, instruction: str, query: str, document: str) -> str:
-    """The template with its places filled, in one pass: a query that contains "{document}" stays what it is."""
-    parts = {"{instruction}": instruction, "{query}": query, "{document}": document}
-    return re.sub("|".join(map(re.escape, parts)), lambda found: parts[found[0]], task.template)
 
 
 def _activated(scores: Floats, activation: str) -> Floats:

@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 from sie_bundle.engine.executor import is_out_of_memory
 from sie_bundle.weights.source import REASONS, Reason
 from sie_config.model_spec import ModelSpec
+from sie_config.variant import name_of
 from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError, SIEError
 
 
@@ -83,7 +84,7 @@ class Failures:
 
     def pausing(self, spec: ModelSpec) -> Failure | None:
         """The failure because of which the model is not to be tried now; a changed spec is a new start."""
-        failure = self._last.get(spec.id)
+        failure = self._last.get(name_of(spec))
         if failure is None or failure.spec != spec or self._clock() >= failure.again_at:
             return None
         # A copy: errors collect the traces of all who raise them.
@@ -94,13 +95,13 @@ class Failures:
     def note(self, spec: ModelSpec, error: Exception) -> SIEError:
         """Take a failure down; returns what its callers are told, with ``retry_after`` and ``details["reason"]``."""
         reason = classify(error)
-        last = self._last.get(spec.id)
+        last = self._last.get(name_of(spec))
         in_a_row = last.in_a_row + 1 if last and last.spec == spec and last.reason == reason else 1
         told = _told(spec, error, reason)
         told.retry_after = round(pause(reason, in_a_row, self._random), 3)
         told.details["reason"] = reason
         now = self._clock()
-        self._last[spec.id] = Failure(spec, told, reason, in_a_row, now, now + told.retry_after)
+        self._last[name_of(spec)] = Failure(spec, told, reason, in_a_row, now, now + told.retry_after)
         return told
 
     def latest(self, count: int) -> list[Failure]:
@@ -109,12 +110,12 @@ class Failures:
 
     def forget(self, spec: ModelSpec) -> None:
         """It loads: the next failure is a first one."""
-        self._last.pop(spec.id, None)
+        self._last.pop(name_of(spec), None)
 
 
 def _told(spec: ModelSpec, error: Exception, reason: Reason) -> SIEError:
     if reason == "memory" and not isinstance(error, OutOfMemoryError):
-        return OutOfMemoryError(f"There is not the memory to load {spec.id} now.", hint="Try again later.")
+        return OutOfMemoryError(f"There is not the memory to load {name_of(spec)} now.", hint="Try again later.")
     if isinstance(error, SIEError):
         return copy.copy(error)
-    return ModelLoadFailedError(f"{spec.id} could not be loaded.", hint="The worker's log says why.")
+    return ModelLoadFailedError(f"{name_of(spec)} could not be loaded.", hint="The worker's log says why.")

@@ -23,6 +23,7 @@ import msgspec
 
 from sie_bundle.engine.tokenization import Tokenizer
 from sie_bundle.weights import weights
+from sie_bundle.weights.weights import Weights
 from sie_config.model_spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ class Loader:
     def fetched(self, spec: ModelSpec) -> bool:
         """Whether they are here because they were fetched: then they may be deleted and fetched again."""
         found = weights.here(spec, self._weights_dir, self._cache_dir)
-        return found is not None and found.folder.is_relative_to(self._cache_dir)
+        return found is not None and any(
+            each is not None and each.folder.is_relative_to(self._cache_dir) for each in (found, found.lora)
+        )
 
     async def open(self, spec: ModelSpec, *, anew: bool = False) -> Opened:
         """Find or fetch the files and open them.
@@ -105,21 +108,21 @@ class Loader:
             ModelLoadFailedError: they are damaged, or contradict the spec.
         """
 
-        def files() -> tuple[Path, Tokenizer]:
-            folder = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew).folder
-            return folder, Tokenizer.load(folder)
+        def files() -> tuple[Weights, Tokenizer]:
+            found = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew)
+            return found, Tokenizer.load(found.folder)
 
         run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
         # torch takes longest at a cold start: imported beside the fetch.
-        (folder, tokenizer), _ = await asyncio.gather(
+        (found, tokenizer), _ = await asyncio.gather(
             run(files), run(importlib.import_module, "sie_bundle.engine.model")
         )
 
         def opened() -> Opened:
             from sie_bundle.engine.checkpoint import Checkpoint
 
-            checkpoint = Checkpoint(spec, folder, tokenizer)
-            return Opened(checkpoint, sum(tensor.nbytes for tensor in checkpoint.tensors.values()))
+            checkpoint = Checkpoint(spec, found.folder, tokenizer, found.lora.folder if found.lora else None)
+            return Opened(checkpoint, checkpoint.bytes)
 
         return await run(opened)
 

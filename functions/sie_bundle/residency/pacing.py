@@ -7,11 +7,9 @@ the system lets a thread that is at work finish its slice before it gives the co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor
-
-from sie_bundle.engine.checkpoint import Tensors
 
 SHARE = 0.08
 """Of one core, while the device is busy."""
@@ -61,14 +59,22 @@ class Pace:
         self._rested_at = self._worked()
 
 
-class Paced(Tensors):
+class Paced(Mapping[str, Tensor]):
     """Another mapping's tensors; whoever takes one rests first for what was done with those before."""
 
-    def __init__(self, tensors: Tensors, pace: Pace) -> None:
-        self._open = tensors._open
-        self._read = tensors._read
+    def __init__(self, tensors: Mapping[str, Tensor], pace: Pace) -> None:
+        self._tensors = tensors
         self._pace = pace
 
     def __getitem__(self, name: str) -> Tensor:
         self._pace.rest()
-        return super().__getitem__(name)
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors  # the usual one would take it, and rest
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)

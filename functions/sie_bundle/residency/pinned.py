@@ -10,15 +10,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from sie_bundle.engine.checkpoint import Checkpoint, Tensors
+from sie_bundle.engine.checkpoint import Checkpoint
 
 
-class Pinned(Tensors):
+class Pinned(dict[str, Tensor]):
     """Copies of another mapping's tensors, in pinned memory."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._open = {}
-        self._read = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        super().__init__({name: tensor.pin_memory() for name, tensor in tensors.items()})
 
 
 def pin(checkpoint: Checkpoint) -> None:

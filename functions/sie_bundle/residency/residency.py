@@ -1,7 +1,8 @@
 """Residency: which models are on the device. Loads on first use, once; lets others go when memory is needed.
 
-Three tiers: on the device as a model, in the host's memory as an open checkpoint, on disk as a folder. Owns the state
-of each load, and when what is tried. Not here: the account of a tier (``tier``), who goes first (``eviction``), the
+Three tiers: on the device as a model, in the host's memory as an open checkpoint, on disk as a folder. What is in them
+is a variant of a model (``sie_config.variant``): with one of its LoRAs or none. Owns the state of each load, and when
+what is tried. Not here: the account of a tier (``tier``), who goes first (``eviction``), the
 threads (``loading``), the pauses after a failure (``load_failure``).
 """
 
@@ -21,6 +22,7 @@ from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.tier import Tier
 from sie_config.model_spec import ModelSpec
+from sie_config.variant import name_of, variant
 from sie_sdk.errors import OutOfMemoryError, SIEError, WeightsUnavailableError
 
 if TYPE_CHECKING:
@@ -45,10 +47,10 @@ class Residency:
         weights_dir: see `weights.resolve`.
         cache_dir: see `weights.resolve`.
         max_bytes: the most bytes of models on the device.
-        loaded: told the id of each model that was loaded.
+        loaded: told the name of each variant that was loaded.
         host_bytes: the most bytes of checkpoints kept open in the host's memory.
         pressure_percent: with more than this part of its memory in use, the device lets models go below the limit.
-        pinned: ids of models that are never let go.
+        pinned: names of variants that are never let go.
         device: where models run, as torch names it.
         precision: the numbers they compute with, see `precision.precision`.
         progress: how many forward passes the device has finished, see `loading.Loader`.
@@ -97,12 +99,12 @@ class Residency:
         self._keeping: set[asyncio.Task[None]] = set()
 
     def resident(self) -> tuple[str, ...]:
-        """The models that are loaded, least recently used first."""
+        """The variants that are loaded, by `name_of`, least recently used first."""
         return self._models.names()
 
     def loading(self) -> tuple[str, ...]:
-        """The models on their way in."""
-        return tuple(spec.id for spec in self._loads)
+        """Those on their way in."""
+        return tuple(name_of(spec) for spec in self._loads)
 
     def failed(self, count: int) -> list[Failure]:
         """The models that did not load when they were last tried, the last ``count`` of them."""
@@ -117,15 +119,22 @@ class Residency:
         """What models take on the device: the loaded ones, those on their way in, and those let go but still in use."""
         return self._models.bytes
 
-    async def model(self, spec: ModelSpec) -> Model:
+    async def model(self, spec: ModelSpec, lora: str = "") -> Model:
         """The loaded model; the first request for it loads it, the others wait for the same load.
+
+        It is loaded anew where what loading depends on has changed, and stays whatever else of the spec does: what is
+        read with each request (prompts, for instance) is in the caller's ``spec``, not in the model's.
+
+        Args:
+            lora: the profile whose LoRA it has.
 
         Raises:
             ModelLoadFailedError: it does not load; `WeightsUnavailableError` when no source has its weights. The
                 details' ``reason`` says why, ``retry_after`` when it is tried again.
             OutOfMemoryError: there is no room for it now.
         """
-        if (model := self._models.find(spec.id)) is not None and model.spec == spec:
+        spec = variant(spec, lora)
+        if (model := self._models.find(name_of(spec))) is not None and model.spec == spec:
             return model
         if spec not in self._loads:
             self._refuse_while_it_pauses(spec)
@@ -174,7 +183,7 @@ class Residency:
             try:
                 await self.model(spec)
             except SIEError as error:
-                log.warning("pinned model %s is not loaded: %s", spec.id, error)
+                log.warning("pinned model %s is not loaded: %s", name_of(spec), error)
                 await asyncio.sleep(error.retry_after or WATCH_S)
             else:
                 return
@@ -202,8 +211,8 @@ class Residency:
             model = await (self._bring(spec) if opened is None else self._make(opened, behind=False))
         except Exception as error:
             if not isinstance(error, SIEError):
-                log.exception("loading %s failed", spec.id)
-            self._checkpoints.let_go(spec.id)
+                log.exception("loading %s failed", name_of(spec))
+            self._checkpoints.let_go(name_of(spec))
             if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
                 self._absent.add(spec)
             raise self._failures.note(spec, error) from None
@@ -211,16 +220,18 @@ class Residency:
         self._absent.discard(spec)
         self._fetched_anew.discard(spec)
         origin = "disk" if opened is None else "host memory"
-        log.info("loaded %s (%.0f MB) from %s in %.3f s", spec.id, model.bytes / 1e6, origin, time.monotonic() - began)
-        self._loaded(spec.id)
+        took = time.monotonic() - began
+        log.info("loaded %s (%.0f MB) from %s in %.3f s", name_of(spec), model.bytes / 1e6, origin, took)
+        self._loaded(name_of(spec))
         return model
 
     def _kept(self, spec: ModelSpec) -> Opened | None:
         """The open checkpoint of exactly this spec; what an older spec has left is let go."""
-        self._models.let_go(spec.id)
-        if (opened := self._checkpoints.find(spec.id)) is not None and opened.checkpoint.spec == spec:
+        name = name_of(spec)
+        self._models.let_go(name)
+        if (opened := self._checkpoints.find(name)) is not None and opened.checkpoint.spec == spec:
             return opened
-        self._checkpoints.let_go(spec.id)
+        self._checkpoints.let_go(name)
         return None
 
     async def _bring(self, spec: ModelSpec) -> Model:
@@ -232,7 +243,7 @@ class Residency:
         except SIEError as error:
             if classify(error) != "corrupt" or spec in self._fetched_anew or not self._loader.fetched(spec):
                 raise
-            log.warning("%s is damaged and fetched again: %s", spec.id, error)
+            log.warning("%s is damaged and fetched again: %s", name_of(spec), error)
             self._fetched_anew.add(spec)
             opened = await self._loader.open(spec, anew=True)
             model = await self._make(opened, behind)
@@ -244,16 +255,17 @@ class Residency:
     async def _make(self, opened: Opened, behind: bool) -> Model:
         """The model on the device, with the room it needs."""
         spec = opened.checkpoint.spec
+        name = name_of(spec)
         await self._room(spec, opened.bytes)
         try:
             model = await self._made(opened, behind)
             self._sizes[spec] = model.bytes
-            if model.bytes > (most := self._models.most(spec.id)):
-                raise _too_large(spec, model.bytes, most)
-            self._models.put(spec.id, model, model.bytes)
-            self._models.make_room(spec.id, 0)  # where it takes more than its files
+            if model.bytes > (most := self._models.most(name)):
+                raise _too_large(name, model.bytes, most)
+            self._models.put(name, model, model.bytes)
+            self._models.make_room(name, 0)  # where it takes more than its files
         finally:
-            self._models.release(spec.id)
+            self._models.release(name)
         return model
 
     async def _made(self, opened: Opened, behind: bool) -> Model:
@@ -271,35 +283,37 @@ class Residency:
         Raises:
             OutOfMemoryError: it is over the limit alone, or those let go for it stay in use and memory is scarce.
         """
-        most = self._models.most(spec.id)
+        name = name_of(spec)
+        most = self._models.most(name)
         need = self._sizes.get(spec, min(stored, most))
         if need > most:
-            raise _too_large(spec, need, most)
+            raise _too_large(name, need, most)
         now = asyncio.get_running_loop().time
         until = now() + RELEASE_S
         scarce = min(need, max(0, await asyncio.to_thread(self._over_now, need)))
-        while not self._models.make_room(spec.id, need, scarce=scarce):
+        while not self._models.make_room(name, need, scarce=scarce):
             scarce = 0
             if self._models.arriving:
                 until = now() + RELEASE_S  # they arrive, and then they can be let go
             elif now() > until:
                 if self._over_now(need) > 0:
-                    raise OutOfMemoryError(f"There is no room for {spec.id} while others are in use.", reason="memory")
-                log.warning("those let go for %s are still in use; loaded over the limit", spec.id)
-                return self._models.reserve(spec.id, need)
+                    raise OutOfMemoryError(f"There is no room for {name} while others are in use.", reason="memory")
+                log.warning("those let go for %s are still in use; loaded over the limit", name)
+                return self._models.reserve(name, need)
             await asyncio.sleep(LOOK_S)
         return None
 
     async def _keep(self, spec: ModelSpec, opened: Opened, model: Model) -> None:
         """Keep the checkpoint in the host's memory, if there is room for it."""
-        if not self._checkpoints.make_room(spec.id, opened.bytes):
+        name = name_of(spec)
+        if not self._checkpoints.make_room(name, opened.bytes):
             return
         try:
-            self._checkpoints.put(spec.id, await self._loader.keep(opened, model), opened.bytes)
+            self._checkpoints.put(name, await self._loader.keep(opened, model), opened.bytes)
         except (MemoryError, RuntimeError) as error:
-            log.warning("%s is not kept in the host's memory: %s", spec.id, error)
+            log.warning("%s is not kept in the host's memory: %s", name, error)
         finally:
-            self._checkpoints.release(spec.id)
+            self._checkpoints.release(name)
 
     def _over_now(self, need: int) -> int:
         """So many bytes too many would be in use on the device, if ``need`` more were.
@@ -314,9 +328,9 @@ class Residency:
         return over
 
 
-def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:
+def _too_large(name: str, size: int, most: int) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"{spec.id} takes {size} bytes on the device, and pinned models leave {most} of the limit.",
+        f"{name} takes {size} bytes on the device, and pinned models leave {most} of the limit.",
         field="SIE_MODEL_BYTES",
         limit=most,
         reason="memory",

