@@ -23,7 +23,7 @@ def refused(error: SIEError, *, detail: bool = False) -> Response:
     headers = {"X-SIE-Error-Code": error.code}
     if error.retry_after is not None:
         headers["Retry-After"] = seconds(error.retry_after)
-    if allowed := error.details.get("allowed"):
+    if (allowed := error.details.get("allowed")) is not None:
         headers["Allow"] = ", ".join(allowed)
     if accepted := error.details.get("accept_encoding"):
         headers["Accept-Encoding"] = ", ".join(accepted)

@@ -6,28 +6,35 @@ lead to. Nothing is written here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
-import yaml
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sie_broker import clock
 from sie_broker.http_body import read_body
-from sie_config import model_spec
-from sie_config.registry import Registry, lane_of
+from sie_config import model_spec, placement, preconditions, schema
+from sie_config.auth import Access
+from sie_config.body import YAML
+from sie_config.bundle_reads import Bundles
+from sie_config.export import Export, as_yaml
+from sie_config.model_spec import ModelSpec
+from sie_config.registry import Registry, lane_of, lanes_of
+from sie_config.state import State
 from sie_sdk import wire
-from sie_sdk.errors import BundleNotFoundError, InvalidInputError
+from sie_sdk.errors import InvalidInputError
 
-YAML = "application/yaml"
+EPOCH = "X-SIE-Config-Epoch"
+"""The header that says of which epoch an answer is."""
 MAX_BODY_BYTES = 64 * 1024
-PRIORITY = 100
-"""The protocol's default: a model names its bundle, so none comes before another."""
 
 
 class ModelRow(msgspec.Struct, frozen=True):
-    """A model in the list of all."""
+    """A model in the list of all: where it runs, and what is known of its spec as it was written."""
 
     model_id: str
     bundle: str
@@ -35,40 +42,32 @@ class ModelRow(msgspec.Struct, frozen=True):
     machine_profile: str
     revision: str
     profiles: list[str]
+    status: str
+    """As requests meet it: ``planned`` also where nothing that is deployed runs it."""
+    origin: str
+    owner: str
+    etag: str
 
 
 class ModelRows(msgspec.Struct, frozen=True):
-    """The catalogue. ``epoch`` counts the changes that this process has seen."""
+    """The catalogue after ``epoch``."""
 
     epoch: int
     models: list[ModelRow]
 
 
-class BundleRow(msgspec.Struct, frozen=True):
-    """A bundle; its adapters are the families of its models."""
+class Epoch(msgspec.Struct, frozen=True):
+    """How far this process has come. Two that say the same have the same catalogue."""
 
-    bundle_id: str
-    priority: int
-    adapter_count: int
-    model_count: int
-    source: str
-    connected_workers: int
-
-
-class BundleRows(msgspec.Struct, frozen=True):
-    """Every bundle that serves a model."""
-
-    bundles: list[BundleRow]
-
-
-class Bundle(msgspec.Struct, frozen=True):
-    """One bundle, with the families and the ids of its models."""
-
-    name: str
-    priority: int
-    source: str
-    adapters: list[str]
-    models: list[str]
+    epoch: int
+    hash: str
+    """Of every entry."""
+    bundles_hash: str
+    """Of the bundles there are."""
+    bundle_config_hashes_hash: str
+    """Of what each lane's workers are to know."""
+    writer: str | None
+    """The config service that writes, where this is it; null elsewhere."""
 
 
 class Resolve(msgspec.Struct, frozen=True):
@@ -89,49 +88,94 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 class Reads:
-    """The routes. ``workers``: how many workers a bundle has, as far as this process knows."""
+    """The routes, for those whom ``access`` lets read.
 
-    def __init__(self, registry: Registry, workers: Callable[[str], int] = lambda _: 0) -> None:
+    Args:
+        registry: the models as they are served.
+        state: the catalogue as it was written, of the same epoch.
+        workers: how many workers a bundle has, as far as this process knows.
+        writer: the name of this process, while it writes.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        state: Callable[[], State],
+        access: Access,
+        workers: Callable[[str], int] = lambda _: 0,
+        writer: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._registry = registry
-        self._workers = workers
+        self._state = state
+        self._access = access
+        self._bundles = Bundles(registry, workers)
+        self._writer = writer
+        self._export = Export(lambda spec: bundles_of(spec, registry))
 
     def routes(self) -> list[Route]:
         """All of them."""
-        return [
-            Route("/v1/configs/models", self.models, methods=["GET"]),
-            Route("/v1/configs/models/{model:path}", self.model, methods=["GET"]),
-            Route("/v1/configs/bundles", self.bundles, methods=["GET"]),
-            Route("/v1/configs/bundles/{bundle}", self.bundle, methods=["GET"]),
-            Route("/v1/configs/resolve", self.resolve, methods=["POST"]),
+        every = [
+            ("GET", "/v1/configs/models", self.models),
+            ("GET", "/v1/configs/models/{model:path}", self.model),
+            ("GET", "/v1/configs/bundles", self.bundles),
+            ("GET", "/v1/configs/bundles/{bundle}", self.bundle),
+            ("GET", "/v1/configs/epoch", self.epoch),
+            ("GET", "/v1/configs/export", self.export),
+            ("GET", "/v1/configs/schema", self.schema),
+            ("POST", "/v1/configs/resolve", self.resolve),
         ]
+        return [Route(path, self._access.reading(endpoint), methods=[method]) for method, path, endpoint in every]
 
     async def models(self, request: Request) -> Response:
-        """All models, by name."""
-        rows = [
-            ModelRow(spec.id, lane.bundle, lane.pool, lane.profile, spec.revision, spec.profile_names)
-            for spec in self._registry.specs()
-            for lane in [lane_of(spec)]
-        ]
-        return _json(ModelRows(self._registry.epoch, rows))
+        """All models, by name, or those that the parameters name."""
+        wanted = _Filter.of(request.query_params)
+        state = self._state()
+        if preconditions.is_known(request.headers, str(state.epoch)):
+            return self._unchanged(str(state.epoch))
+        rows = [row for spec in self._registry.specs() if wanted.takes(row := self._row(spec, state))]
+        return self._json(ModelRows(state.epoch, rows), str(state.epoch))
 
     async def model(self, request: Request) -> Response:
-        """One spec: YAML, or JSON where ``Accept`` names it."""
-        spec = self._registry.model(request.path_params["model"])
-        return _json(spec, vary=True) if _wants_json(request) else _yaml(model_spec.document(spec))
+        """One spec as it was written: YAML, or JSON where ``Accept`` names it."""
+        spec = self._registry.written(request.path_params["model"])
+        etag = self._registry.etag(spec.id)
+        if preconditions.is_known(request.headers, etag):
+            return self._unchanged(etag)
+        return self._either(request, spec, model_spec.document(spec), etag)
 
     async def bundles(self, request: Request) -> Response:
-        """All bundles, by name."""
-        rows = []
-        for name in self._registry.bundles():
-            told = self._bundle(name)
-            adapters, models = len(told.adapters), len(told.models)
-            rows.append(BundleRow(name, told.priority, adapters, models, told.source, self._workers(name)))
-        return _json(BundleRows(rows))
+        """All bundles, as they are preferred."""
+        return self._json(self._bundles.rows())
 
     async def bundle(self, request: Request) -> Response:
         """One bundle: YAML, or JSON where ``Accept`` names it."""
-        told = self._bundle(request.path_params["bundle"])
-        return _json(told, vary=True) if _wants_json(request) else _yaml(msgspec.to_builtins(told))
+        told = self._bundles.one(request.path_params["bundle"])
+        return self._either(request, told, msgspec.to_builtins(told))
+
+    async def epoch(self, request: Request) -> Response:
+        """How far this process has come."""
+        state, registry = self._state(), self._registry
+        lanes = {lane for spec in registry.specs() for lane in lanes_of(spec)}
+        hashes = {str(lane): registry.hash_of(lane) for lane in lanes}
+        digest = hashlib.sha256(msgspec.json.encode(hashes, order="deterministic")).hexdigest()
+        told = Epoch(state.epoch, state.digest, self._bundles.hash, digest, self._writer())
+        return self._json(told)
+
+    async def export(self, request: Request) -> Response:
+        """The whole catalogue: JSON, or a YAML stream where ``format`` says so."""
+        form = _one_of("format", request.query_params.get("format", "json"), ("json", "yaml"))
+        state = self._state()
+        etag = f"{state.epoch}-{form}"
+        if preconditions.is_known(request.headers, etag):
+            return self._unchanged(etag)
+        if form == "yaml":
+            return Response(self._export.yaml(state), headers=self._headers(etag), media_type=YAML)
+        written = self._export.json(state, clock.now(), self._bundles.every())
+        return Response(written, headers=self._headers(etag), media_type=wire.JSON)
+
+    async def schema(self, request: Request) -> Response:
+        """The JSON schema of a spec."""
+        return Response(msgspec.json.encode(schema.document()), media_type="application/schema+json")
 
     async def resolve(self, request: Request) -> Response:
         """What a name would lead to; errors as a request of that name gets them."""
@@ -139,20 +183,47 @@ class Reads:
         name = wanted.model if not wanted.bundle else f"{wanted.bundle}:/{wanted.model}"
         spec = self._registry.resolve(name)
         names = self._registry.model(spec.id).profile_names
-        return _json(Resolved(spec.id, spec.bundle, [spec.bundle], spec.default_profile, names))
+        bundles = bundles_of(self._registry.written(spec.id), self._registry)
+        return self._json(Resolved(spec.id, spec.bundle, bundles, spec.default_profile, names))
 
-    def _bundle(self, name: str) -> Bundle:
-        specs = [spec for spec in self._registry.specs() if spec.bundle.lower() == name.lower()]
-        if not specs:
-            bundles = self._registry.bundles()
-            raise BundleNotFoundError(
-                f"There is no bundle {name[:64]!r}.",
-                field="bundle",
-                hint=f"There is {' and '.join(bundles) or 'none'}.",
-                bundles=bundles,
-            )
-        adapters = sorted({spec.family for spec in specs})
-        return Bundle(specs[0].bundle, PRIORITY, "catalogue", adapters, [spec.id for spec in specs])
+    def _row(self, spec: ModelSpec, state: State) -> ModelRow:
+        lane, stored = lane_of(spec), state.get(spec.id)
+        return ModelRow(
+            spec.id,
+            lane.bundle,
+            lane.pool,
+            lane.profile,
+            spec.revision,
+            spec.profile_names,
+            spec.status,
+            "baseline" if stored is None else stored.origin,
+            spec.owner,
+            self._registry.etag(spec.id),
+        )
+
+    def _headers(self, etag: str = "") -> dict[str, str]:
+        tag = {"ETag": preconditions.quoted(etag), "Cache-Control": "no-cache"} if etag else {}
+        return {EPOCH: str(self._state().epoch), **tag}
+
+    def _unchanged(self, etag: str) -> Response:
+        return Response(b"", 304, self._headers(etag))
+
+    def _json(self, value: object, etag: str = "") -> Response:
+        return Response(msgspec.json.encode(value), headers=self._headers(etag), media_type=wire.JSON)
+
+    def _either(self, request: Request, value: object, written: object, etag: str = "") -> Response:
+        """As YAML, or JSON where ``Accept`` names it."""
+        headers = {**self._headers(etag), "Vary": "Accept"}
+        if _wants_json(request):
+            return Response(msgspec.json.encode(value), headers=headers, media_type=wire.JSON)
+        return Response(as_yaml(written), headers=headers, media_type=YAML)
+
+
+def bundles_of(spec: ModelSpec, registry: Registry) -> list[str]:
+    """Of a spec as it is written: the bundle that serves it, then the others that could; none if there is none."""
+    there = () if registry.deployment is None else registry.deployment.bundles
+    could = [each.id for each in placement.compatible(spec, there) if each.status == "ready"]
+    return list(dict.fromkeys(filter(None, (registry.placed(spec).bundle, *could))))
 
 
 async def _read(request: Request) -> Resolve:
@@ -169,16 +240,33 @@ async def _read(request: Request) -> Resolve:
         ) from None
 
 
+class _Filter(NamedTuple):
+    """Which rows are asked for; empty: all."""
+
+    origin: str
+    owner: str
+    status: str
+
+    @classmethod
+    def of(cls, params: Mapping[str, str]) -> _Filter:
+        origin = _one_of("origin", params.get("origin", "all"), ("all", "written", "baseline"))
+        status = _one_of("status", params.get("status", ""), ("", "ready", "planned"))
+        return cls("" if origin == "all" else origin, params.get("owner", ""), status)
+
+    def takes(self, row: ModelRow) -> bool:
+        """Whether the row is one of them."""
+        asked = ((self.origin, row.origin), (self.owner, row.owner), (self.status, row.status))
+        return all(not wanted or wanted == has for wanted, has in asked)
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    if value in allowed:
+        return value
+    listed = ", ".join(filter(None, allowed))
+    raise InvalidInputError(f"{name}={value[:64]} is not known.", field=name, limit=listed, hint=f"Say {listed}.")
+
+
 def _wants_json(request: Request) -> bool:
     """Whether ``Accept`` names JSON, and YAML not before it."""
     accepted = [each.partition(";")[0].strip().lower() for each in request.headers.get("accept", "").split(",")]
     return wire.JSON in accepted and YAML not in accepted[: accepted.index(wire.JSON)]
-
-
-def _json(value: object, vary: bool = False) -> Response:
-    return Response(msgspec.json.encode(value), headers={"Vary": "Accept"} if vary else None, media_type=wire.JSON)
-
-
-def _yaml(value: object) -> Response:
-    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
-    return Response(text, headers={"Vary": "Accept"}, media_type=YAML)

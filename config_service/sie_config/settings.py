@@ -18,3 +18,7 @@ class Settings(Limits, frozen=True, kw_only=True):
     """Which models to serve: ids separated by commas, or a folder of specs. Empty: the whole catalogue."""
     machine_profiles: str = "cpu"
     """The machine profiles that are deployed, separated by commas, in any order."""
+    admin_token: str = ""
+    """Bearer tokens, separated by commas, of those who may change the catalogue; empty: nobody may."""
+    config_read_token: str = ""
+    """Bearer tokens, separated by commas, of those who may read it; empty: everybody may."""

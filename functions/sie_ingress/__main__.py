@@ -34,7 +34,7 @@ async def main() -> None:
     mirror = Mirror(broker.config, registry)
     lanes, readiness = Lanes(broker, setting.cold_start_s), Readiness()
     pools = Pools(registry, lanes, PoolTable(broker.pools))
-    ingress = app(broker, registry, lanes, pools, setting, readiness)
+    ingress = app(broker, registry, lanes, pools, setting, readiness, lambda: mirror.state)
     async with process.serving(ingress, setting.host, process.port(), websockets=True):
         if not await process.unless(stop, _catalogue(mirror)):
             return

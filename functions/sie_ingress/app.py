@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from starlette.applications import Starlette
@@ -13,11 +14,14 @@ from starlette.routing import Route
 
 from sie_broker.contract import Broker
 from sie_broker.events.allow_list import AllowList
+from sie_config.auth import Access
 from sie_config.registry import Registry
+from sie_config.state import State
 from sie_ingress import answer, configs
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.compression import Compressed
+from sie_ingress.config_status import Applied
 from sie_ingress.dialects.speaking import Dialects
 from sie_ingress.event_requests import EventRequests
 from sie_ingress.events import Events
@@ -58,14 +62,24 @@ class Readiness:
 
 
 def app(
-    broker: Broker, registry: Registry, lanes: Lanes, pools: Pools, settings: Settings, readiness: Readiness
+    broker: Broker,
+    registry: Registry,
+    lanes: Lanes,
+    pools: Pools,
+    settings: Settings,
+    readiness: Readiness,
+    state: Callable[[], State] | None = None,
+    ingresses: Callable[[], Sequence[Applied]] = lambda: (),
 ) -> Starlette:
     """The ASGI application. ``state.event_requests`` of it takes events that come otherwise; ``state.watch`` lets go.
+
+    ``state``: the catalogue as it was written; None: nobody writes it. ``ingresses``: how far each is with it.
 
     Raises:
         ConfigurationError: ``reply_sinks``, ``reply_subjects`` or ``default_models`` is wrong.
     """
     metrics = Metrics()
+    access = Access(settings.admin_token, settings.config_read_token)
     answers = Answers(registry, metrics)
     admission = Admission(settings.tenant_in_flight)
     lanes.on_drained(admission.drained)
@@ -89,7 +103,9 @@ def app(
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
             *dialects.routes(),
-            *configs.routes(registry, lanes, settings.config_url),
+            *configs.routes(
+                registry, state or configs.baseline(registry), lanes, access, settings.config_url, ingresses
+            ),
             Route("/", page, methods=["GET"]),
             Route("/health", health.__call__, methods=["GET"]),
             *watch.routes(),

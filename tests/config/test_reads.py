@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import jsonschema
 import msgspec
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import catalog, model_spec, reads
-from sie_config.app import app
+from sie_config import catalog, model_spec, placement, reads
 from sie_config.model_spec import ModelSpec, Profile
-from sie_config.registry import Registry
+from tests.config.served import NAME, Service, error, served
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, SPECS, TAGGER
 
 PROFILED = msgspec.structs.replace(EVERYTHING, profiles={"light": Profile({"output_dtype": "int8"})})
@@ -25,14 +25,14 @@ PACKAGED = list(catalog.load().values())
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    served = app(Registry([SPEC, PROFILED, ELSEWHERE, TAGGER]))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url="http://config") as client:
-        yield client
+async def service() -> AsyncIterator[Service]:
+    async with served(SPEC, PROFILED, ELSEWHERE, TAGGER) as service:
+        yield service
 
 
-def error(answer: httpx.Response) -> Any:
-    return answer.json()["error"]
+@pytest.fixture
+def client(service: Service) -> httpx.AsyncClient:
+    return service.client
 
 
 @given(st.sampled_from([*PACKAGED, *SPECS, PROFILED, ELSEWHERE]))
@@ -73,22 +73,72 @@ async def test_all_models_are_listed_with_where_they_run(client: httpx.AsyncClie
         "machine_profile": "l4",
         "revision": "0",
         "profiles": ["default"],
+        "status": "ready",
+        "origin": "baseline",
+        "owner": "",
+        "etag": model_spec.etag(ELSEWHERE),
     }
     assert told["models"][1]["profiles"] == ["default", "light"] and told["epoch"] == 1
 
 
-async def test_bundles_are_listed_and_one_is_told_in_either_format(client: httpx.AsyncClient) -> None:
-    other, default = (await client.get("/v1/configs/bundles")).json()["bundles"]
-    assert (other["bundle_id"], other["model_count"], other["adapter_count"]) == ("Other", 1, 1)
-    assert (default["bundle_id"], default["model_count"], default["connected_workers"]) == ("default", 3, 0)
-    one = await client.get("/v1/configs/bundles/OTHER")
-    assert one.headers["content-type"] == "application/yaml"
-    told = {"name": "Other", "priority": 100, "source": "catalogue", "adapters": ["bert"], "models": [RERANKER.id]}
-    assert yaml.safe_load(one.text) == told
-    as_json = await client.get("/v1/configs/bundles/other", headers={"Accept": "application/json"})
-    assert as_json.json() == told
-    missing = await client.get("/v1/configs/bundles/none")
-    assert (missing.status_code, error(missing)["bundles"]) == (404, ["Other", "default"])
+async def test_the_list_is_of_what_is_asked_for(service: Service) -> None:
+    planned = msgspec.structs.replace(SPEC, id="org/planned", status="planned", blocked_by="time", owner="me")
+    await service.send("PUT", f"/models/{planned.id}", model_spec.document(planned))
+    every = {row["model_id"] for row in (await service.send("GET", "/models?origin=all")).json()["models"]}
+    assert planned.id in every and len(every) == 5
+    for query in ("origin=written", "owner=me", "status=planned", "origin=written&owner=me&status=planned"):
+        rows = (await service.send("GET", f"/models?{query}")).json()["models"]
+        assert [row["model_id"] for row in rows] == [planned.id]
+    rows = (await service.send("GET", "/models?origin=baseline&status=ready")).json()["models"]
+    assert {row["model_id"] for row in rows} == every - {planned.id}
+    for wrong in ("origin=elsewhere", "status=gone"):
+        assert (await service.send("GET", f"/models?{wrong}")).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/models", f"/models/{SPEC.id}", "/export", "/export?format=yaml"])
+async def test_who_has_it_is_not_sent_it_again_until_it_changes(service: Service, path: str) -> None:
+    first = await service.send("GET", path)
+    assert first.headers["x-sie-config-epoch"] == "1"
+    for known in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
+        again = await service.send("GET", path, if_none_match=known)
+        assert (again.status_code, again.content) == (304, b"")
+        assert (again.headers["etag"], again.headers["x-sie-config-epoch"]) == (first.headers["etag"], "1")
+    await service.send("PATCH", f"/models/{SPEC.id}", {"revision": "2"})
+    changed = await service.send("GET", path, if_none_match=first.headers["etag"])
+    assert (changed.status_code, changed.headers["x-sie-config-epoch"]) == (200, "2")
+
+
+async def test_the_epoch_tells_when_two_have_the_same_catalogue(service: Service) -> None:
+    first = (await service.send("GET", "/epoch")).json()
+    assert (first["epoch"], first["writer"]) == (1, NAME)
+    await service.send("PATCH", f"/models/{SPEC.id}", {"revision": "2"})
+    second = (await service.send("GET", "/epoch")).json()
+    assert second["epoch"] == 2 and second["hash"] != first["hash"]
+    assert second["bundle_config_hashes_hash"] != first["bundle_config_hashes_hash"]
+    assert second["bundles_hash"] == first["bundles_hash"]
+
+
+async def test_the_schema_is_that_of_a_spec(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/v1/configs/schema")
+    assert answer.headers["content-type"] == "application/schema+json"
+    jsonschema.validate(model_spec.document(SPEC), answer.json())
+
+
+async def test_bundles_are_listed_and_one_is_told_in_either_format() -> None:
+    async with served(SPEC, TAGGER, deployment=placement.deployment("cpu,l4")) as service:
+        rows = (await service.send("GET", "/bundles")).json()
+        default = next(row for row in rows["bundles"] if row["bundle_id"] == "default")
+        assert (default["model_count"], default["connected_workers"]) == (2, 0)
+        assert default["machine_profiles"] == ["cpu", "l4"]
+        one = await service.send("GET", "/bundles/DEFAULT")
+        assert one.headers["content-type"] == "application/yaml"
+        as_json = await service.send("GET", "/bundles/default", accept="application/json")
+        assert yaml.safe_load(one.text) == as_json.json()
+        assert as_json.json()["models"] == [SPEC.id, TAGGER.id]
+        missing = await service.send("GET", "/bundles/none")
+        assert (missing.status_code, error(missing)["code"]) == (404, "BUNDLE_NOT_FOUND")
+        epoch = (await service.send("GET", "/epoch")).json()
+        assert epoch["bundles_hash"] == rows["bundles_hash"]
 
 
 @pytest.mark.parametrize(

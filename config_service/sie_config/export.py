@@ -1,0 +1,105 @@
+"""The whole catalogue in one answer: as JSON for readers that take a snapshot, as YAML for a folder in git.
+
+Owns both forms, and the pieces of them that are kept from one answer to the next: one per spec, for most specs never
+change. Where a model is told apart from the baseline stands in ``state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import yaml
+
+from sie_config import model_spec
+from sie_config.model_spec import ModelSpec
+from sie_config.state import State
+from sie_config.store import Stored
+
+VERSION = 1
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """One model. ``model_config`` and ``raw_yaml`` are the spec as one would write it, as JSON and as text."""
+
+    model_id: str
+    model_config: msgspec.Raw
+    raw_yaml: str
+    origin: str
+    owner: str
+    etag: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The catalogue after ``epoch``; ``hash`` is the same for the same entries. ``generated_at``: Unix time."""
+
+    snapshot_version: int
+    epoch: int
+    hash: str
+    generated_at: float
+    models: list[msgspec.Raw]
+    bundles: Sequence[msgspec.Struct]
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    stored: Stored
+    json: bytes
+    """An `Exported` without its end."""
+    yaml: str
+
+
+class Export:
+    """Makes exports. ``bundles``: those that can serve a model."""
+
+    def __init__(self, bundles: Callable[[ModelSpec], Sequence[str]]) -> None:
+        self._bundles = bundles
+        self._pieces: dict[str, _Piece] = {}
+
+    def json(self, state: State, at: float, bundles: Sequence[msgspec.Struct]) -> bytes:
+        """The catalogue as a `Snapshot`, made at that time."""
+        models = [msgspec.Raw(self._whole(piece)) for piece in self._all(state)]
+        return msgspec.json.encode(Snapshot(VERSION, state.epoch, state.digest, at, models, bundles))
+
+    def yaml(self, state: State) -> bytes:
+        """The specs as documents of one YAML stream, by name."""
+        head = f"# {len(state.specs())} models of epoch {state.epoch}, {state.digest}\n"
+        return "---\n".join((head, *(piece.yaml for piece in self._all(state)))).encode()
+
+    def keep(self, stored: Iterable[Stored]) -> None:
+        """Make the pieces of these entries now, so that nobody waits for them."""
+        for each in stored:
+            if each.spec is not None:
+                self._piece(each.spec, each)
+
+    def _all(self, state: State) -> list[_Piece]:
+        found = [self._piece(each.spec, each) for each in state.stored.values() if each.spec is not None]
+        if len(self._pieces) > len(found):
+            self._pieces = {key: piece for key, piece in self._pieces.items() if key in state.stored}
+        return sorted(found, key=lambda piece: piece.stored.spec.id if piece.stored.spec else "")
+
+    def _piece(self, spec: ModelSpec, stored: Stored) -> _Piece:
+        piece = self._pieces.get(spec.id.lower())
+        if piece is None or piece.stored is not stored:
+            written = model_spec.document(spec)
+            text = as_yaml(written)
+            row = Exported(
+                spec.id,
+                msgspec.Raw(msgspec.json.encode(written)),
+                text,
+                stored.origin,
+                spec.owner,
+                model_spec.etag(spec),
+            )
+            piece = self._pieces[spec.id.lower()] = _Piece(stored, msgspec.json.encode(row)[:-1], text)
+        return piece
+
+    def _whole(self, piece: _Piece) -> bytes:
+        spec = piece.stored.spec
+        affected = msgspec.json.encode(self._bundles(spec) if spec else [])
+        return piece.json + b',"affected_bundles":' + affected + b"}"
+
+
+def as_yaml(document: object) -> str:
+    """Plain data as one would write it."""
+    text: str = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
