@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
 import pytest
 
-from sie_bundle.engine import family, linear
+from sie_bundle.engine import family, linear, rope
 from sie_config.propose import chain, families
 from sie_config.propose.families import Known
 
 modeling: Any = import_module("transformers.models.auto.modeling_auto")
 
 
-def test_no_family_is_known_that_the_engine_has_not() -> None:
-    assert {*families.FAMILIES, families.AUTO} <= family.FAMILIES.keys()
+def test_every_family_of_the_engine_is_known_and_no_other() -> None:
+    assert {*families.FAMILIES, families.AUTO} == family.FAMILIES.keys()
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
@@ -36,6 +37,14 @@ def test_a_family_is_known_as_the_engine_has_it(name: str) -> None:
 def test_activations_are_those_of_the_engine() -> None:
     assert linear._NAMES.keys() == families.ACTIVATIONS
     assert {act for act in chain._ACTIVATIONS.values() if act} <= linear.ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("kind", [*families.ROTATIONS, "yarn", "longrope", "dynamic"])
+def test_rotations_are_those_of_the_engine(kind: str) -> None:
+    scaling = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 64}
+    described = {"rope_scaling": scaling | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
+    with nullcontext() if kind in families.ROTATIONS else pytest.raises(rope.UnsupportedRope):
+        assert rope.ropes(described, ["full_attention"], 32)
 
 
 def test_what_is_left_to_transformers_is_a_text_model_it_has() -> None:

@@ -71,7 +71,8 @@ def test_pooling_is_read_in_every_versions_words(said: dict[str, Any], pooling: 
         ({"config.json": BERT | {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder"),
         ({"config.json": BERT | {"vision_config": {}}}, "inputs other than text"),
         ({"config.json": BERT | {"position_embedding_type": "alibi"}}, "positions of type 'alibi'"),
-        ({"config.json": BERT | {"model_type": "qwen2", "is_causal": False}}, "attention to both sides"),
+        ({"config.json": BERT | {"model_type": "gemma2", "is_causal": False}}, "attention to both sides"),
+        ({"config.json": BERT | {"model_type": "new", "rope_scaling": {"type": "ntk", "mixed_b": 0.5}}}, "type ntk"),
         ({"config.json": BERT | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}}, "generates"),
         ({"gliner_config.json": {}}, "GLiNER's span head"),
     ],
@@ -176,8 +177,17 @@ def test_the_family_is_auto_where_only_transformers_code_computes_it() -> None:
     )
     assert convbert.spec.family == scaled.spec.family == "auto"
     assert "yarn" in scaled.notes["family"] and scaled.spec.status == "ready"
-    own = proposed(sentence(**{"config.json": BERT | {"model_type": "gte", "auto_map": {"AutoModel": "m.GteModel"}}}))
+    code = {"auto_map": {"AutoModel": "m.EuroBertModel"}}
+    own = proposed(sentence(**{"config.json": BERT | {"model_type": "eurobert", **code}}))
     assert own.spec.family == "auto" and doubted(own) == ["family"]
+
+
+def test_a_decoder_that_attends_to_both_sides_is_ready_and_in_doubt_where_it_brings_code() -> None:
+    config = BERT | {"model_type": "qwen2", "is_causal": False}
+    plain = proposed(sentence(**{"config.json": config}))
+    assert (plain.spec.family, plain.spec.status, plain.doubts) == ("qwen2", "ready", ())
+    with_code = proposed(sentence(**{"config.json": config | {"auto_map": {"AutoModel": "m.Qwen2Model"}}}))
+    assert with_code.spec.status == "ready" and doubted(with_code) == ["family"]
 
 
 def test_a_family_published_with_code_that_the_engine_has_is_ready() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from sie_config.propose.draft import Draft
-from sie_config.propose.families import ACTIVATIONS, AUTO, FAMILIES, OF_TRANSFORMERS, Known
+from sie_config.propose.families import ACTIVATIONS, AUTO, FAMILIES, OF_TRANSFORMERS, ROTATIONS, Known
 from sie_config.propose.papers import Config, Papers
 
 
@@ -46,7 +46,11 @@ def _chosen(papers: Papers, draft: Draft) -> Family:
         draft.block("an architecture that config.json names (model_type)")
         return Family("unknown", source="")
     if (known := FAMILIES.get(kind)) is not None:
-        if config.auto_map and not known.published_code:
+        if config.auto_map and known.decoder and not config.is_causal:
+            draft.doubt(
+                "family", "the repository brings code of its own, for attention to both sides: compare a vector"
+            )
+        elif config.auto_map and not known.published_code:
             draft.block(f"the repository's own code of {_class(config)} (config.json: auto_map)")
         return _packed(config, kind, known, draft)
     if config.is_encoder_decoder:
@@ -70,27 +74,30 @@ def _packed(config: Config, kind: str, known: Known, draft: Draft) -> Family:
         draft.block(f"positions of type {config.position_embedding_type!r} in {_class(config)}")
     if config.num_experts:
         draft.block(f"the {config.num_experts} experts of {_class(config)}")
+    unpacked = "" if known.packed else kind
+    if rotation := _rotation(config):
+        unpacked = f"a rotation of type {rotation}"
+    elif (act := config.hidden_act or config.hidden_activation or config.activation) and act not in ACTIVATIONS:
+        unpacked = f"the activation {act}"
+    if not unpacked:
+        return Family(kind, known)
     if known.decoder and not config.is_causal:
-        draft.block(f"attention to both sides in {_class(config)} (config.json: is_causal)")
+        draft.block(f"attention to both sides in {_class(config)}, with {unpacked} (config.json: is_causal)")
     if not known.packed:
         return Family(kind, known)
-    if (rotation := _rotation(config)) != "default" and known.published_code:
-        draft.block(f"rotary positions of type {rotation} in {_class(config)}")
-    elif rotation != "default":
-        return Family(AUTO, known, f"transformers' own code, for a rotation of type {rotation} (config.json)")
-    act = config.hidden_act or config.hidden_activation or config.activation
-    if act and act not in ACTIVATIONS:
-        return Family(AUTO, known, f"transformers' own code, for the activation {act} (config.json)")
-    return Family(kind, known)
+    if known.published_code:
+        draft.block(f"{unpacked} in {_class(config)} (config.json)")
+    return Family(AUTO, known, f"transformers' own code, for {unpacked} (config.json)")
 
 
 def _rotation(config: Config) -> str:
-    """How positions are rotated; only the plain way is packed."""
+    """A way to stretch positions that is not packed; empty: there is none."""
     by_kind = [own for own in config.rope_parameters.values() if isinstance(own, dict)]
     for rope in (config.rope_parameters, *by_kind, config.rope_scaling):
-        if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
-            return str(kind)
-    return "default"
+        kind = str(rope.get("rope_type", rope.get("type", "default")))
+        if kind not in ROTATIONS or (kind == "ntk" and rope.get("mixed_b") is not None):
+            return kind
+    return ""
 
 
 def _class(config: Config) -> str:

@@ -30,6 +30,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 _ROBERTA = Known(first_position=2)
 _LLAMA = Known(decoder=True)
+_GTE = Known(vocabulary=False, published_code=True)
 
 FAMILIES: Final[dict[str, Known]] = {
     "bert": Known(),
@@ -41,10 +42,12 @@ FAMILIES: Final[dict[str, Known]] = {
     "mpnet": _ROBERTA,
     "modernbert": Known(),
     "albert": Known(),
-    "new": Known(vocabulary=False, published_code=True),
+    "new": _GTE,
+    "gte": _GTE,
     "nomic_bert": Known(hidden="n_embd", longest="n_positions", vocabulary=False, published_code=True),
     "qwen2": _LLAMA,
     "llama": _LLAMA,
+    "llama_bidirec": Known(published_code=True),
     "mistral": _LLAMA,
     "qwen3": _LLAMA,
     "gemma2": Known(decoder=True, packed=False),
@@ -60,7 +63,7 @@ OF_TRANSFORMERS: Final = frozenset(
         *("apertus", "arcee", "big_bird", "biogpt", "bloom", "codegen", "cohere", "cohere2", "convbert", "ctrl"),
         *("data2vec-text", "diffllama", "ernie", "ernie4_5", "esm", "eurobert", "exaone4", "falcon", "flaubert"),
         *("fnet", "funnel", "gemma", "glm", "glm4", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss"),
-        *("gptj", "granite", "gte", "helium", "ibert", "jina_embeddings_v3", "lfm2", "longformer", "megatron-bert"),
+        *("gptj", "granite", "helium", "ibert", "jina_embeddings_v3", "lfm2", "longformer", "megatron-bert"),
         *("ministral", "ministral3", "mixtral", "mobilebert", "modernbert-decoder", "mpt", "mra", "nemotron"),
         *("nystromformer", "olmo", "olmo2", "olmo3", "openai-gpt", "opt", "persimmon", "phi", "phi3", "qwen2_moe"),
         *("qwen3_5_text", "qwen3_moe", "qwen3_next", "reformer", "rembert", "roberta-prelayernorm", "roc_bert"),
@@ -69,6 +72,9 @@ OF_TRANSFORMERS: Final = frozenset(
     )
 )
 """Text models that transformers 5 gives a state per token of, without code of others: family ``auto``."""
+
+ROTATIONS: Final = frozenset(("default", "linear", "ntk", "llama3"))
+"""The ways to stretch positions that packed families compute; ``ntk`` without ``mixed_b``."""
 
 ACTIVATIONS: Final = frozenset(
     ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "swiglu", "tanh")

@@ -28,6 +28,7 @@ SENTENCE_CONFIGS: Final = tuple(
 """By which names sentence-transformers has kept the settings of its first module."""
 
 TOKENIZER: Final = "tokenizer_config.json"
+TOKENIZER_JSON: Final = "tokenizer.json"
 END: Final = b"add_eos_token"
 
 READ: Final = (
@@ -66,7 +67,7 @@ def wanted(folder: Folder) -> list[str]:
     """
     names = [*READ, *(posixpath.join(own.path, "config.json") for own in modules(folder) if own.path)]
     if any(_true(folder, name, b"do_lower_case") for name in SENTENCE_CONFIGS) or _true(folder, TOKENIZER, END):
-        names.append("tokenizer.json")
+        names.append(TOKENIZER_JSON)
     return [name for name in dict.fromkeys(names) if name in folder.sizes and name not in folder.files]
 
 

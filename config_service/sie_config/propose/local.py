@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sie_config.propose import weights
-from sie_config.propose.folder import SMALL, Folder, fault, wanted
+from sie_config.propose.folder import SMALL, TOKENIZER_JSON, Folder, fault, wanted
 from sie_sdk.errors import ConfigurationError
 
 _SNAPSHOT = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
@@ -28,7 +28,9 @@ def read(path: Path) -> Folder:
         ConfigurationError: it is no folder, a file in it cannot be read, is too large or not what its name says.
     """
     if not path.is_dir():
-        raise ConfigurationError(f"There is no folder {path}.", field="FOLDER")
+        raise ConfigurationError(
+            f"There is no folder {path}.", field="FOLDER", hint="A model of the Hugging Face Hub is named ORG/MODEL."
+        )
     sizes = _sizes(path)
     tensors = weights.tensors(_header(path / weights.WEIGHTS)) if weights.WEIGHTS in sizes else None
     folder = Folder({}, sizes, tensors)
@@ -46,7 +48,7 @@ def named(path: Path) -> tuple[str, str] | None:
 def revision(path: Path, folder: Folder) -> str:
     """What names the version of a folder without a commit: the digest of its weights, settings and tokenizer."""
     digest = hashlib.sha256()
-    for name in sorted({*folder.files, weights.WEIGHTS, weights.TOKENIZER} & folder.sizes.keys() - {"README.md"}):
+    for name in sorted({*folder.files, weights.WEIGHTS, TOKENIZER_JSON} & folder.sizes.keys() - {"README.md"}):
         with (path / name).open("rb") as file:
             digest.update(f"{name}\0".encode() + hashlib.file_digest(file, "sha256").digest())
     return f"sha256:{digest.hexdigest()}"
@@ -65,7 +67,7 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _small(path: Path, name: str) -> bytes:
-    limit = SMALL * 16 if name == weights.TOKENIZER else SMALL
+    limit = SMALL * 16 if name == TOKENIZER_JSON else SMALL
     try:
         if (size := (path / name).stat().st_size) > limit:
             raise ConfigurationError(f"{path / name} has {size} bytes.", field=name, limit=limit)

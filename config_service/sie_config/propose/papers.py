@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from sie_config.propose.folder import SENTENCE_CONFIGS, Folder, Module, modules, parsed, record
+from sie_config.propose.folder import SENTENCE_CONFIGS, TOKENIZER_JSON, Folder, Module, modules, parsed, record
 from sie_sdk.errors import ConfigurationError
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
@@ -222,7 +222,7 @@ def lowers(folder: Folder) -> bool | None:
     Raises:
         ConfigurationError: it is not JSON.
     """
-    found = parsed(folder, "tokenizer.json")
+    found = parsed(folder, TOKENIZER_JSON)
     normalizer = found.get("normalizer") if isinstance(found, dict) else None
     if found is None:
         return None
@@ -235,7 +235,7 @@ def ends(folder: Folder, token: str) -> bool | None:
     Raises:
         ConfigurationError: it is not JSON.
     """
-    found = parsed(folder, "tokenizer.json")
+    found = parsed(folder, TOKENIZER_JSON)
     return (
         None
         if found is None

@@ -13,12 +13,11 @@ from typing import Final
 import msgspec
 
 from sie_config.propose.draft import Draft
-from sie_config.propose.folder import Tensor, fault
+from sie_config.propose.folder import TOKENIZER_JSON, Tensor, fault
 from sie_config.propose.papers import Papers
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
-TOKENIZER: Final = "tokenizer.json"
 LONGEST_HEADER: Final = 100_000_000
 """Bytes; what safetensors itself reads at most."""
 
@@ -65,7 +64,7 @@ def propose(papers: Papers, draft: Draft) -> None:
             only = f", and only {', '.join(kinds)}" if kinds else ""
             single = f"weights as model.safetensors (there are none{only})"
             draft.block("weights in several files" if INDEX in folder.names else single)
-        if TOKENIZER not in folder.names:
+        if TOKENIZER_JSON not in folder.names:
             draft.block("a tokenizer.json, which the folder lacks")
     counted = [own for own in (folder.tensors or {}).values() if not own.dtype.startswith(("I", "U", "BOOL"))]
     if counted:

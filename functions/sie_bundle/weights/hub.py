@@ -1,5 +1,6 @@
 """Weights from the Hugging Face Hub, at a pinned commit. Also from its own cache on this machine, when they are there.
 
+Owns what its library's errors mean, whoever asks it (``repository``, too).
 A hub that cannot be reached costs seconds, not the library's half minute of retries: the next source may be near.
 """
 
@@ -8,7 +9,8 @@ from __future__ import annotations
 import errno
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -16,8 +18,11 @@ from urllib.request import getproxies
 from sie_bundle.weights import layout
 from sie_bundle.weights.source import Reason, SourceError
 from sie_config.sources import HubSource
+from sie_sdk.errors import ConfigurationError, ConnectionFailedError, SIEError, WeightsUnavailableError
 
 CONNECT_S = 3.0
+ANSWER_S = 15.0
+"""Seconds the hub may take to answer a question."""
 
 
 def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool = True) -> None:
@@ -49,6 +54,58 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
     except Exception as error:  # the library's errors, its HTTP client's and the system's have no common base
         raise SourceError(_said(error), _reason(error)) from error
     shutil.rmtree(into / ".cache", ignore_errors=True)  # the library's notes
+
+
+@contextmanager
+def translated(repo: str, revision: str | None) -> Iterator[None]:
+    """What asking the hub about a repository may raise, as an error that says what to do next.
+
+    Raises:
+        ConnectionFailedError: the hub is not to be reached.
+        WeightsUnavailableError: it has no such repository or revision, or does not give it to us.
+        ConfigurationError: its library is not installed.
+    """
+    try:
+        from huggingface_hub import constants
+
+        if not constants.HF_HUB_OFFLINE:
+            _reach(constants.ENDPOINT)
+        yield
+    except SIEError:
+        raise
+    except ImportError as error:
+        raise ConfigurationError(
+            f"The Hugging Face Hub is asked through its library ({error}).", hint="pip install huggingface_hub"
+        ) from error
+    except Exception as error:  # the library's errors, its HTTP client's and the system's have no common base
+        raise _told(repo, revision, error) from error
+
+
+def _told(repo: str, revision: str | None, error: Exception) -> SIEError:
+    from huggingface_hub import constants, errors
+
+    kind = error.reason if isinstance(error, SourceError) else _reason(error)
+    said = str(error) if isinstance(error, SourceError) else _said(error)
+    at = f"{repo}{f' at {revision}' if revision else ''}"
+    if kind == "network":
+        offline = constants.HF_HUB_OFFLINE
+        return ConnectionFailedError(
+            f"{at} cannot be read from {constants.ENDPOINT}: {'HF_HUB_OFFLINE is set' if offline else said}.",
+            hint="Unset HF_HUB_OFFLINE, or name a folder that holds the model's files."
+            if offline
+            else "Check the network and HF_ENDPOINT, or name a folder that holds the model's files.",
+        )
+    if kind == "gated":
+        told = f"The hub does not give {at} to this account"
+        hint = f"Accept its terms at {constants.ENDPOINT}/{repo}, then set HF_TOKEN to a token of that account."
+    elif isinstance(error, errors.RevisionNotFoundError):
+        told, hint = f"{repo} has no revision {revision}", f"Its commits: {constants.ENDPOINT}/{repo}/commits/main."
+    elif kind == "not_found":
+        told = f"The hub has no model {at}, or shows it to others only"
+        hint = "Check the spelling, ORG/MODEL. A private model needs HF_TOKEN; a folder is named by its path."
+    else:
+        told, hint = f"{at} cannot be read: {said}", "Name a folder that holds the model's files."
+    return WeightsUnavailableError(f"{told.rstrip('.')}.", hint=hint, reason=kind)
 
 
 def _cached(source: HubSource, files: Sequence[str]) -> Path | None:

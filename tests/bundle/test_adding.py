@@ -1,0 +1,146 @@
+"""``sie models add`` as its user sees it, against a hub on this machine and folders."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sie_bundle.weights import repository
+from sie_config import catalog, model_spec
+from sie_config.sources import HubSource, LocalSource
+from sie_sdk.errors import ConfigurationError, ConnectionFailedError, WeightsUnavailableError
+from tests import tiny_model
+from tests.bundle.hub_double import COMMIT, HubDouble, hub_double
+from tests.config.model_folders import sentence
+from tests.sdk.cli.running import sie
+
+REPO = "acme/tiny"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
+    """A hub with one sentence-transformers model, and an empty cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with hub_double() as double:
+        for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_HOME"):
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", double.url)
+        template = double.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        double.repos[REPO] = made(tmp_path / "repo")
+        yield double
+
+
+def made(folder: Path) -> Path:
+    """A tiny model as sentence-transformers would publish it."""
+    tiny_model.make(folder)
+    config = json.loads((folder / "config.json").read_bytes())
+    files = sentence(pooling={"pooling_mode": "cls", "embedding_dimension": config["hidden_size"]})
+    for name in ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(files[name]))
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    return folder
+
+
+def test_a_model_of_the_hub_is_described_at_one_commit_without_its_weights(hub: HubDouble, tmp_path: Path) -> None:
+    done = sie("models", "add", REPO, "--out", str(tmp_path / "specs"))
+    assert done.exit_code == 0, done.output
+    path = tmp_path / "specs/acme__tiny.yaml"
+    assert done.stdout.strip() == str(path) and "acme/tiny: dense" in done.stderr
+    (spec,) = catalog.read(tmp_path / "specs").values()
+    assert (spec.id, spec.revision, spec.licence, spec.status) == (REPO, COMMIT, "apache-2.0", "ready")
+    assert spec.sources == (LocalSource(path=REPO), HubSource(repo=REPO, revision=COMMIT))
+    assert spec.tasks.dense and spec.tasks.dense.pooling == "cls" and spec.parameters > 0
+    weights = [line for line in hub.asked if "model.safetensors" in line]
+    assert len(weights) == 1, "one look at the header"
+    assert not any("tokenizer.json" in line for line in hub.asked)
+    assert all("/main/" not in line for line in hub.asked), "files are asked for by their commit"
+
+
+def test_a_dry_run_prints_the_spec_and_writes_nothing(hub: HubDouble, tmp_path: Path) -> None:
+    done = sie("models", "add", REPO, "--dry-run", "--revision", "main", "--out", str(tmp_path / "specs"))
+    assert done.exit_code == 0 and not (tmp_path / "specs").exists()
+    assert model_spec.parse(yaml.safe_load(done.stdout), origin="printed").id == REPO
+    assert f"# Proposed from acme/tiny at {COMMIT}." in done.stdout and "# 1_Pooling/config.json" in done.stdout
+
+
+def test_what_a_person_changed_is_replaced_only_when_asked_to(hub: HubDouble, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    command = ("models", "add", REPO, "--id", "me/mine", "--out", str(path))
+    assert sie(*command).exit_code == 0 and sie(*command).exit_code == 0
+    path.write_text("id: edited\n")
+    refused = sie(*command)
+    assert refused.exit_code == 2 and "--yes replaces it" in refused.stderr and path.read_text() == "id: edited\n"
+    assert sie(*command, "--yes").exit_code == 0 and "id: me/mine" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("asked", "revision", "told", "hint"),
+    [
+        ("acme/absent", None, "The hub has no model acme/absent", "Check the spelling"),
+        (REPO, "v9", "acme/tiny has no revision v9", "/acme/tiny/commits/main"),
+        ("acme/secret", None, "The hub does not give acme/secret", "then set HF_TOKEN"),
+        ("no such name!", None, "no such name! cannot be read", "Name a folder"),
+    ],
+)
+def test_what_the_hub_refuses_says_what_to_do_next(
+    hub: HubDouble, tmp_path: Path, asked: str, revision: str | None, told: str, hint: str
+) -> None:
+    hub.repos["acme/secret"] = hub.repos[REPO]
+    hub.gated.add("acme/secret")
+    with pytest.raises(WeightsUnavailableError) as refused:
+        repository.read(asked, revision)
+    assert told in refused.value.message and hint in (refused.value.hint or "")
+
+
+def test_a_gated_model_is_read_with_the_token_of_whoever_may(hub: HubDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.gated.add(REPO)
+    monkeypatch.setenv("HF_TOKEN", "friend")
+    assert repository.read(REPO).commit == COMMIT
+
+
+def test_a_hub_that_is_not_there_is_no_connection(hub: HubDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound but not listening
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(ConnectionFailedError, match="cannot connect to 127"):
+            repository.read(REPO)
+    assert sie("models", "add", "absent/folder/").exit_code != 0
+
+
+def test_a_broken_file_of_the_hub_is_named_with_its_field(hub: HubDouble) -> None:
+    (hub.repos[REPO] / "1_Pooling/config.json").write_text('{"pooling_mode": 3}')
+    done = sie("models", "add", REPO, "--dry-run")
+    assert done.exit_code == 2 and "1_Pooling/config.json: pooling_mode" in done.stderr
+    (hub.repos[REPO] / "config.json").write_bytes(b"x" * (5 << 20))
+    with pytest.raises(ConfigurationError, match=r"config\.json: it has 5242880 bytes"):
+        repository.read(REPO)
+
+
+def test_a_folder_is_served_by_its_name_and_known_by_its_digest(tmp_path: Path) -> None:
+    folder = made(tmp_path / "my-model")
+    done = sie("models", "add", str(folder), "--out", f"{tmp_path}/specs/")
+    assert done.exit_code == 0, done.output
+    (spec,) = catalog.read(tmp_path / "specs").values()
+    assert spec.id == "my-model" and spec.revision.startswith("sha256:")
+    assert spec.sources == (LocalSource(path=str(folder)),)
+
+
+def test_a_folder_of_hugging_faces_cache_is_a_repository_at_a_commit(tmp_path: Path) -> None:
+    folder = made(tmp_path / "models--acme--tiny" / "snapshots" / COMMIT)
+    done = sie("models", "add", str(folder), "--dry-run")
+    spec = model_spec.parse(yaml.safe_load(done.stdout), origin="printed")
+    assert (spec.id, spec.revision) == ("acme/tiny", COMMIT)
+    assert spec.sources[-1] == HubSource(repo="acme/tiny", revision=COMMIT)
+
+
+def test_a_name_that_is_no_model_id_is_refused(tmp_path: Path) -> None:
+    done = sie("models", "add", str(made(tmp_path / "x")), "--id", "a b", "--dry-run")
+    assert done.exit_code == 2 and "id" in done.stderr
