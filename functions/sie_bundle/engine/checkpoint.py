@@ -9,6 +9,7 @@ comes back from them.
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from sie_bundle.engine import family
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.lora import Merged
 from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.weights import layout
 from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -30,21 +32,22 @@ class Tensors(Mapping[str, Tensor]):
     """The tensors of several files; a name says from which file, a read maps it into memory."""
 
     def __init__(self, folder: Path, files: tuple[str, ...] = ()) -> None:
-        """Open ``model.safetensors`` and the further ``files`` of ``folder``.
+        """Open the tensors of ``folder``, in whatever layout, and its further ``files``.
 
         Raises:
             ModelLoadFailedError: one is missing or damaged.
         """
+        whole = layout.files(folder) or [layout.WHOLE]
         self._open: dict[str, tuple[Any, str]] = {}
         self._read: dict[str, Tensor] = {}
-        for name, prefix in [("model.safetensors", ""), *((name, _prefix(name)) for name in files)]:
+        for name, prefix in [*((name, "") for name in whole), *((name, _prefix(name)) for name in files)]:
             path = folder / name
             try:
                 if path.suffix == ".safetensors":
                     opened: Any = safe_open(path, framework="pt")
                     self._open.update({prefix + tensor: (opened, tensor) for tensor in opened.keys()})  # noqa: SIM118
                 else:
-                    loaded = torch.load(path, map_location="cpu", weights_only=True)
+                    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=_can_be_mapped(path))
                     self._read.update({prefix + tensor: value for tensor, value in loaded.items()})
             except (OSError, SafetensorError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
                 said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -73,7 +76,7 @@ class Checkpoint:
     def __init__(
         self, spec: ModelSpec, folder: Path, tokenizer: Tokenizer | None = None, lora: Path | None = None
     ) -> None:
-        """Open the folder (config.json, tokenizer.json, model.safetensors and the spec's further files).
+        """Open the folder (config.json, tokenizer.json, tensors and the spec's further files).
 
         Args:
             tokenizer: the folder's tokenizer, when it is loaded already.
@@ -122,6 +125,11 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
             )
+
+
+def _can_be_mapped(path: Path) -> bool:
+    """torch's files of before 1.6 cannot."""
+    return zipfile.is_zipfile(path)
 
 
 def _prefix(name: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sie_bundle.residency.load_failure import classify, most_hopeful
-from sie_bundle.weights import hub, wheel
+from sie_bundle.weights import hub, layout, wheel
 from sie_bundle.weights.source import SourceError
 from sie_config.model_spec import ModelSpec
 from sie_config.sources import HubSource, LocalSource, PackageSource, Source
@@ -24,8 +24,9 @@ from sie_sdk.errors import WeightsUnavailableError
 
 log = logging.getLogger("sie.bundle.weights")
 
-FILES = ("config.json", "tokenizer.json", "model.safetensors")
-"""What every model's folder holds; beside the files its spec names nothing else is fetched."""
+FILES = ("config.json", "tokenizer.json", layout.WHOLE)
+"""What every model's folder holds, the last in another `layout` perhaps; beside the files its spec names nothing else
+is fetched."""
 
 LORA_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What a LoRA's folder holds."""
@@ -153,7 +154,11 @@ def _folder(wanted: Wanted, source: Source, weights_dir: Path | None, cache_dir:
 
 
 def _missing(wanted: Wanted, folder: Path) -> list[str]:
-    return [name for name in wanted.files if not (folder / name).is_file()]
+    return [name for name in wanted.files if not _is_here(name, folder)]
+
+
+def _is_here(name: str, folder: Path) -> bool:
+    return bool(layout.files(folder)) if name == layout.WHOLE else (folder / name).is_file()
 
 
 def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progress, anew: bool) -> None:
