@@ -63,6 +63,8 @@ class Work(msgspec.Struct, frozen=True):
     """The id of the CloudEvent that asked for it, when one did; the result event names it."""
     dataref: str | None = None
     """Where the data is when it is too large to travel with the work (``claim``); ``data`` is empty then."""
+    spec: str = ""
+    """The etag of the model's spec that it was resolved with, by which it is computed; empty when nobody said."""
 
     @property
     def queue(self) -> Queue:

@@ -25,6 +25,7 @@ from sie_sdk import wire
 from sie_sdk.errors import (
     DeadlineExceededError,
     InvalidInputError,
+    ModelNotFoundError,
     PayloadLostError,
     PayloadTooLargeError,
     QueueFullError,
@@ -33,6 +34,9 @@ from sie_sdk.errors import (
 )
 
 log = logging.getLogger("sie.bundle.worker")
+
+UNKNOWN_S = 1.0
+"""After so long work is given out once more whose model the ingress knows and this worker does not."""
 
 Operation = Callable[[Work], Awaitable[bytes]]
 """Computes the reply body of one request; raises `SIEError` for what the caller should know."""
@@ -155,6 +159,9 @@ class Worker:
         except SIEError as error:
             if isinstance(error, PayloadLostError) and await self._settled_elsewhere(delivery):
                 return None, delivery.ack
+            if isinstance(error, ModelNotFoundError) and work.spec and delivery.attempt == 1:
+                log.warning("work %s is given back: %s is not known here", work.id, work.model)
+                return None, partial(delivery.nak, UNKNOWN_S)
             if isinstance(error, InvalidInputError | PayloadLostError):
                 settle = partial(delivery.term, error.code)
             return self._failed(work, error), settle

@@ -65,6 +65,8 @@ class Asked(NamedTuple):
     trace: Trace | None = None
     cause: str | None = None
     reply_to: str | None = None
+    etag: str = ""
+    """Of the spec as it was when the name was resolved; empty: just now."""
 
 
 class Checked(NamedTuple):
@@ -112,6 +114,7 @@ class Inference:
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(headers.get("prefer"), self._settings.request_timeout_s)
         spec = self._registry.resolve(request.path_params["model"])
+        etag = self._registry.etag(spec.id)
         media = wire.body_type(headers.get("content-type"))
         key = headers.get("idempotency-key")
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
@@ -119,7 +122,17 @@ class Inference:
         # In no variable: a large body is not to stay until the answer.
         body = read_body(request, self._settings.max_body_bytes)
         checked = await self.check(
-            Asked(operation, spec, self.parse(operation, await body, media), terms, own_id, accepted, headers, trace)
+            Asked(
+                operation,
+                spec,
+                self.parse(operation, await body, media),
+                terms,
+                own_id,
+                accepted,
+                headers,
+                trace,
+                etag=etag,
+            )
         )
         # `Prefer: wait=0` asks for a job, even where the answer is known already.
         holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key, held != 0)
@@ -166,6 +179,7 @@ class Inference:
             priority=asked.terms.priority_of(len(split)),
             tenant=asked.terms.tenant,
             cause=asked.cause,
+            spec=asked.etag or self._registry.etag(asked.spec.id),
         )
         sizes = [len(part.items) for part in split]
         if len(split) == 1:

@@ -158,6 +158,7 @@ _WORK: Schema = {
     "replyto": _TEXT,
     "causationid": _TEXT,
     "dataref": _DATAREF,
+    "specetag": _TEXT,
     "traceparent": _TRACE,
     "tracestate": {"type": "string"},
 }

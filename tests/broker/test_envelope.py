@@ -33,6 +33,7 @@ works = st.builds(
     tenant=st.just("") | names,
     cause=st.none() | names,
     dataref=st.none() | names,
+    spec=st.just("") | names,
 )
 queues = st.builds(Queue, lanes, names, st.sampled_from(PRIORITIES))
 replies = st.builds(

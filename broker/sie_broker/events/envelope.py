@@ -59,6 +59,8 @@ def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
         headers["ce-expirytime"] = _rfc3339(work.deadline)
     if work.dataref is not None:
         headers["ce-dataref"] = escape(work.dataref)
+    if work.spec:
+        headers["ce-specetag"] = escape(work.spec)
     if work.traceparent is not None:
         headers["ce-traceparent"] = escape(work.traceparent)
     if work.tracestate is not None:
@@ -94,6 +96,7 @@ def to_work(headers: Mapping[str, str], body: bytes) -> Work:
             tenant=unquote(headers.get("ce-tenant", "")),
             cause=_optional(headers, "ce-causationid"),
             dataref=_optional(headers, "ce-dataref"),
+            spec=unquote(headers.get("ce-specetag", "")),
         )
     except KeyError as missing:
         raise ValueError(f"work event without {missing}") from None

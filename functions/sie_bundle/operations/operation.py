@@ -19,6 +19,7 @@ from sie_bundle.engine.executor import Executor, Forwarded
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.residency.residency import Residency
+from sie_bundle.resolved import spec_of
 from sie_config.model_spec import ModelSpec
 from sie_config.profile import LORA, lora_of, options_of
 from sie_config.registry import Registry
@@ -84,7 +85,7 @@ class Operation(Generic[Parsed]):
         taken, queued_s = time.monotonic(), max(0.0, clock.now() - work.time)
         small = len(work.data) <= INLINE_BYTES
         request = self._parse(work.data)
-        spec = self._registry.resolve(work.model)
+        spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
         plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
         done = await self._forward(model, plan, work)
