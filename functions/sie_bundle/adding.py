@@ -1,6 +1,7 @@
 """``sie models add``: propose a model's spec from its files, on the hub or in a folder, and put it where it is served.
 
-Owns the command. What is proposed is ``sie_config.propose``'s, the hub is read by ``weights.repository``.
+Owns the command. Without a file to write it to, the spec goes to the config service. What is
+proposed is ``sie_config.propose``'s, the hub is read by ``weights.repository``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import NamedTuple
 
 import click
 
+from sie_config.cli import plan
+from sie_config.cli.service import ConfigService, asks_config
 from sie_config.propose import Folder, Proposal, local, spec, written
 from sie_config.sources import HubSource, LocalSource, Source
 from sie_sdk.errors import ConfigurationError
@@ -18,6 +21,7 @@ from sie_sdk.errors import ConfigurationError
 PATHS = ("/", ".", "~")
 """What a folder's name begins with, when it is not there."""
 SUFFIXES = (".yaml", ".yml")
+MODELS = "/v1/configs/models"
 
 
 class Found(NamedTuple):
@@ -36,9 +40,20 @@ class Found(NamedTuple):
 @click.option("--id", "name", metavar="ID", help="What it is served as. [default: ORG/MODEL, or the folder's name]")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE|DIR", help="Write the spec there.")
 @click.option("--dry-run", is_flag=True, help="Print the spec and do nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask: replace a file that is there.")
-def add(model: str, revision: str | None, name: str | None, out: Path | None, dry_run: bool, yes: bool) -> None:
-    """Propose the spec of a model from its own files, and write it into a folder of specs.
+@click.option("--yes", "-y", is_flag=True, help="Do not ask: add it in spite of doubts, replace a file that is there.")
+@click.option("--note", default="", metavar="TEXT", help="Why, for the history.")
+@asks_config
+def add(
+    service: ConfigService,
+    model: str,
+    revision: str | None,
+    name: str | None,
+    out: Path | None,
+    dry_run: bool,
+    yes: bool,
+    note: str,
+) -> None:
+    """Propose the spec of a model from its own files, and add it to what is served, or to a folder of specs (--out).
 
     ORG/MODEL is read from the Hugging Face Hub (HF_TOKEN, HF_ENDPOINT): small files and the header of the weights, at
     one commit, which the spec pins. Each fact comes with the file it stands in; what no file says is listed as a doubt.
@@ -46,7 +61,8 @@ def add(model: str, revision: str | None, name: str | None, out: Path | None, dr
 
     \b
     Examples:
-      sie models add BAAI/bge-small-en-v1.5 --dry-run
+      sie models add BAAI/bge-small-en-v1.5
+      sie models add BAAI/bge-small-en-v1.5 --dry-run > bge.yaml
       sie models add BAAI/bge-small-en-v1.5 --out specs/ && sie serve --models specs/
       sie models add ./my-model --id acme/my-model --out specs/
     """
@@ -55,7 +71,9 @@ def add(model: str, revision: str | None, name: str | None, out: Path | None, dr
     text = written.document(proposal, found.asked)
     if dry_run or out is None:
         click.echo(text, nl=False)
-    if not dry_run and out is not None:
+    if out is None and not dry_run:
+        _send(service, proposal, yes, note)
+    elif out is not None and not dry_run:
         path = out if out.suffix in SUFFIXES else out / f"{proposal.spec.id.replace('/', '__')}.yaml"
         _write(path, text, yes)
         _tell(proposal)
@@ -81,6 +99,20 @@ def _here(path: Path, revision: str | None, name: str | None) -> Found:
         repo, commit = kept
         return Found(folder, name or repo, commit, (*sources, HubSource(repo=repo, revision=commit)), f"{place}")
     return Found(folder, name or place.resolve().name, revision or local.revision(path, folder), sources, f"{place}")
+
+
+def _send(service: ConfigService, proposal: Proposal, yes: bool, note: str) -> None:
+    """Add it to the catalogue; what is there and the same stays as it is."""
+    planned = service.write("POST", MODELS, proposal.document, dry_run=True)
+    plan.warn(planned)
+    if not planned["changes"]:
+        click.echo(f"{planned['model_id']} is there already, the same.", err=True)
+        return
+    doubts = len(proposal.doubts)
+    about = f", with {doubts} doubt{'' if doubts == 1 else 's'}" if doubts else ""
+    plan.confirmed(f"Add {planned['model_id']}{about}?", yes)
+    answer = service.write("POST", MODELS, proposal.document, note=note)
+    click.echo(f"Epoch {answer['epoch']}: {answer['model_id']} is added.", err=True)
 
 
 def _write(path: Path, text: str, yes: bool) -> None:

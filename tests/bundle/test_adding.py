@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvicorn
 import yaml
 
 from sie_bundle.weights import repository
 from sie_config import catalog, model_spec
+from sie_config.app import app
+from sie_config.auth import Access
 from sie_config.sources import HubSource, LocalSource
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, WeightsUnavailableError
 from tests import tiny_model
 from tests.bundle.hub_double import COMMIT, HubDouble, hub_double
 from tests.config.model_folders import sentence
+from tests.config.served import ADMIN, NAME, Service, served
+from tests.conftest import eventually
 from tests.sdk.cli.running import sie
 
 REPO = "acme/tiny"
@@ -144,3 +151,37 @@ def test_a_folder_of_hugging_faces_cache_is_a_repository_at_a_commit(tmp_path: P
 def test_a_name_that_is_no_model_id_is_refused(tmp_path: Path) -> None:
     done = sie("models", "add", str(made(tmp_path / "x")), "--id", "a b", "--dry-run")
     assert done.exit_code == 2 and "id" in done.stderr
+
+
+@asynccontextmanager
+async def config_service() -> AsyncIterator[tuple[str, Service]]:
+    """A config service that a command can reach, and what it keeps."""
+    async with served() as service:
+        keeper = app(service.registry, service.writer, Access(ADMIN, ""), NAME)
+        server = uvicorn.Server(uvicorn.Config(keeper, port=0, log_level="error", lifespan="off"))
+        running = asyncio.create_task(server.serve())
+        await eventually(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", service
+        finally:
+            server.should_exit = True
+            await running
+
+
+async def test_without_a_file_to_write_the_model_is_added_to_what_is_served(tmp_path: Path) -> None:
+    folder = str(made(tmp_path / "x"))
+    async with config_service() as (url, service):
+        command = ("models", "add", folder, "--id", "acme/x", "--url", url, "--config-url", url, "--admin-token", ADMIN)
+        unasked = await asyncio.to_thread(sie, *command)
+        assert unasked.exit_code == 2 and "say --yes" in unasked.stderr and not service.specs()
+        added = await asyncio.to_thread(sie, *command, "--yes", "--note", "the first")
+        assert added.exit_code == 0 and "acme/x is added" in added.stderr, added.stderr
+        assert "every worker has to have the weights there" in added.stderr
+        assert service.specs()["acme/x"] == model_spec.parse(yaml.safe_load(added.stdout), origin="printed")
+        again = await asyncio.to_thread(sie, *command)
+        assert again.exit_code == 0 and "is there already, the same" in again.stderr
+        (tmp_path / "x/README.md").write_text("---\nlicense: mit\n---\n")
+        other = await asyncio.to_thread(sie, *command, "--yes")
+        assert other.exit_code == 1 and "licence" in other.stderr
+        refused = await asyncio.to_thread(sie, *command[:-1], "wrong", "--yes")
+        assert refused.exit_code == 1 and "SIE_ADMIN_TOKEN" in refused.stderr

@@ -18,6 +18,7 @@ from tests.bundle.hub_double import COMMIT, hub_double
 from tests.e2e.conftest import serving
 from tests.golden import golden
 from tests.golden.checkpoints import checkpoint
+from tests.platform import Platform, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.weights]
 
@@ -51,6 +52,19 @@ def test_a_folder_becomes_a_spec_and_its_vectors_are_the_reference_librarys(tmp_
     assert [spec.status for spec in catalog.read(specs).values()] == ["ready"]
     with serving("--models", str(specs)) as url:
         compare(url, "acme/bge", "bge-small")
+
+
+def test_a_model_is_added_to_a_platform_that_runs_and_served_without_a_restart(tmp_path: Path) -> None:
+    platform = Platform(tmp_path / "state")
+    platform.up()
+    try:
+        here = {"SIE_BASE_URL": platform.url, "SIE_STATE_DIR": str(tmp_path / "state")}
+        sie("models", "add", str(checkpoint("gte-small")), "--id", "acme/gte", "--yes", "--note", "tried", **here)
+        wait_until(lambda: "acme/gte" in sie("models", "--json", **here))
+        compare(platform.url, "acme/gte", "gte-small")
+        assert "tried" in sie("config", "history", **here)
+    finally:
+        platform.down()
 
 
 def test_a_model_of_the_hub_is_added_fetched_and_served_at_its_commit(tmp_path: Path) -> None:
