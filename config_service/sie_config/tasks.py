@@ -35,7 +35,10 @@ class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dims: tuple[Positive, ...] = ()
     """Shorter lengths the model was trained for (Matryoshka); ``options.dimensions`` may ask for them."""
     projection: str = ""
-    """The linear layer after pooling, by the name of its tensor without ``.weight``; empty: none."""
+    """The linear layers after pooling, one after the other, by the names of their tensors without ``.weight``; empty:
+    none."""
+    end_token: str = ""
+    """Stands behind every text, ``</s>`` for instance, where tokenizer.json does not say so; what ``last`` reads."""
 
 
 class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

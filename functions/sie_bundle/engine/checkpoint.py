@@ -22,7 +22,7 @@ from torch import Tensor
 from sie_bundle.engine import family
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.lora import Merged
-from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.engine.tokenization import Tokenizer, end_token
 from sie_bundle.weights import layout
 from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
@@ -87,7 +87,7 @@ class Checkpoint:
         """
         self.spec = spec
         self.folder = folder
-        self.tokenizer = tokenizer or Tokenizer.load(folder)
+        self.tokenizer = tokenizer or Tokenizer.load(folder, end_token(spec))
         self.tensors: Mapping[str, Tensor] = Tensors(folder, spec.files)
         self.bytes = sum(tensor.nbytes for tensor in self.tensors.values())
         """Of its tensors as they are stored."""

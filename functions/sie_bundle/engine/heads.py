@@ -63,7 +63,7 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
 
 
 def _dense(task: Dense, parameters: Parameters) -> dict[str, Head]:
-    layers = [parameters.linear([task.projection], dtype=torch.float32)] if task.projection else []
+    layers = parameters.head(task.projection)
 
     def head(pooling: str, *, unit: bool) -> Head:
         def pooled(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
@@ -109,7 +109,7 @@ def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters) -> Head
 
 
 def _multivector(task: Multivector, parameters: Parameters) -> Head:
-    layers = [parameters.linear([task.projection], dtype=torch.float32)] if task.projection else []
+    layers = parameters.head(task.projection)
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[Floats]:
         return _by_text(normalize(run(layers, states).float(), dim=-1), packed, texts)

@@ -15,7 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+from tokenizers import processors
 
+from sie_config.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -58,24 +60,31 @@ def row(ids: Sequence[int] | Ids) -> Row:
 class Tokenizer:
     """A tokenizer that may be used from several threads at once: nothing in it changes after it was made."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, end: str = "") -> None:
         # Many published files ask for padding to a fixed length, a remnant of training; packed rows need none.
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        if end:
+            _close(tokenizer, end)
         self._tokenizer = tokenizer
         mask = tokenizer.encode("a").special_tokens_mask
         self._opening = next((n for n, special in enumerate(mask) if not special), 0)
         self._closing = next((n for n, special in enumerate(reversed(mask)) if not special), 0)
 
     @classmethod
-    def load(cls, folder: Path) -> Tokenizer:
+    def load(cls, folder: Path, end: str = "") -> Tokenizer:
         """Read ``tokenizer.json`` of a model's folder.
 
+        Args:
+            end: a token that every row ends with, whether the file says so or not.
+
         Raises:
-            ModelLoadFailedError: it is missing or not a tokenizer.
+            ModelLoadFailedError: it is missing or not a tokenizer, or has no such token.
         """
         try:
-            return cls(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+            return cls(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), end)
+        except ModelLoadFailedError:
+            raise
         except Exception as error:  # the Rust side raises plain Exception
             raise ModelLoadFailedError(
                 f"{folder / 'tokenizer.json'} is not a tokenizer: {error}.", reason="corrupt"
@@ -255,6 +264,34 @@ class Tokenizer:
                 if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
                     raise InvalidInputError("The text is not valid Unicode.", field=field.format(i)) from None
             raise
+
+
+def end_token(spec: ModelSpec) -> str:
+    """The token that the rows of this model end with, where its ``tokenizer.json`` does not say so; empty: none."""
+    return spec.tasks.dense.end_token if spec.tasks.dense else ""
+
+
+def _close(tokenizer: tokenizers.Tokenizer, end: str) -> None:
+    """Have every row end with this token; the special tokens in front stay.
+
+    Publishers say so in tokenizer_config.json (``add_eos_token``), which changed the meaning of tokenizer.json in their
+    library, and no longer does.
+    """
+    if (number := tokenizer.token_to_id(end)) is None:
+        raise ModelLoadFailedError(f"The tokenizer has no token {end!r}, which the spec's end_token names.")
+    encoding = tokenizer.encode("a")
+    if encoding.ids[-1:] == [number]:
+        return
+    special = encoding.special_tokens_mask
+    opening = encoding.tokens[: special.index(0) if 0 in special else len(special)]
+    one = [*opening, "$A", end]
+    ids = dict(zip(opening, encoding.ids, strict=False)) | {end: number}
+    closing = processors.TemplateProcessing(
+        single=one, pair=[*one, *(part.replace("$A", "$B") for part in one)], special_tokens=list(ids.items())
+    )
+    # A processor that adds no tokens does something else, with offsets.
+    kept = [] if opening or tokenizer.post_processor is None else [tokenizer.post_processor]
+    tokenizer.post_processor = processors.Sequence([*kept, closing])
 
 
 class _Frame(NamedTuple):
