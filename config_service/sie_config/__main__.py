@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from contextlib import AsyncExitStack
 from functools import partial
 
 from sie_broker import process
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
-from sie_config import catalog, placement
+from sie_config import catalog, placement, relay
 from sie_config.app import NAME, app
 from sie_config.auth import Access
 from sie_config.groundwork import Groundwork
 from sie_config.mirror import Mirror
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry
+from sie_config.relay import Relay
 from sie_config.settings import Settings
+from sie_config.watch import Watch
 from sie_config.writer import Writer
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError, QueueUnavailableError
@@ -43,15 +46,26 @@ async def main() -> None:
     groundwork = Groundwork(broker, registry, queues)
     writer = Writer(broker.config, mirror, groundwork.lay, setting.replica)
     access = Access(setting.admin_token, setting.config_read_token)
-    service = app(registry, writer, access, f"{NAME}-{setting.replica or socket.gethostname()}")
-    async with process.serving(service, setting.host, process.port()):
+    watch = Watch(lambda: mirror.state, access)
+    watch.follow(mirror)
+    name = f"{NAME}-{setting.replica or socket.gethostname()}"
+    service = app(registry, writer, access, name, watch.routes())
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(process.serving(service, setting.host, process.port()))
+        relays = [Relay(broker.config, writer, "nats", relay.on_nats(broker))]
+        if setting.config_sink:
+            send = await stack.enter_async_context(relay.to_sink(setting.config_sink))
+            relays.append(Relay(broker.config, writer, "sink", send))
+        mirror.listeners += [each.heard for each in relays]
         keeping = [
             asyncio.create_task(mirror.follow()),
             asyncio.create_task(writer.run()),
             asyncio.create_task(_repair(groundwork, writer)),
             asyncio.create_task(queues.run()),
+            *(asyncio.create_task(each.run()) for each in relays),
         ]
         await stop.wait()
+        watch.leave()
         for task in keeping:
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)

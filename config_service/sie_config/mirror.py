@@ -59,8 +59,10 @@ class Mirror:
         self._reading = asyncio.Lock()
         self._read_at = -REREAD_S
         self.state = State(baseline=self._baseline)
-        self.applied: Callable[[Event], None] = lambda event: None
-        """Called with each write that was taken in, in order; not for what a snapshot brought."""
+        self.listeners: list[Callable[[Event], None]] = []
+        """Called with each write that was taken in, in order."""
+        self.resets: list[Callable[[], None]] = []
+        """Called when all was read anew, whatever the writes between were."""
 
     async def snapshot(self) -> None:
         """Read the whole bucket.
@@ -110,7 +112,8 @@ class Mirror:
                 self._registry.remove(change.model)
             else:
                 self._registry.put(stored.spec)
-        self.applied(event)
+        for listener in self.listeners:
+            listener(event)
         self.changed()
 
     def _differs(self, mark: Mark) -> bool:
@@ -193,5 +196,7 @@ class Mirror:
         stored = [(name_of(key.removeprefix(store.MODELS)), each) for key, each in found if each is not None]
         self.state = State(stored, mark.epoch, self._baseline)
         self._registry.replace(self.state.specs())
+        for reset in self.resets:
+            reset()
         await self._catch_up()  # what was written while we read; entries may be of then already
         self.changed()

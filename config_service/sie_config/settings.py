@@ -20,5 +20,7 @@ class Settings(Limits, frozen=True, kw_only=True):
     """The machine profiles that are deployed, separated by commas, in any order."""
     admin_token: str = ""
     """Bearer tokens, separated by commas, of those who may change the catalogue; empty: nobody may."""
+    config_sink: str = ""
+    """A URL that is sent every change of the catalogue as a CloudEvent, a Knative broker's for instance."""
     config_read_token: str = ""
     """Bearer tokens, separated by commas, of those who may read it; empty: everybody may."""

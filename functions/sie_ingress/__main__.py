@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import uuid
 
 from sie_broker import process
@@ -14,6 +15,7 @@ from sie_config import aliases
 from sie_config.mirror import Mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
+from sie_ingress.applied import AppliedEverywhere
 from sie_ingress.intake import Intake
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
@@ -29,17 +31,21 @@ async def main() -> None:
     setting = settings.read(Settings)
     registry = Registry(aliases=aliases.read(setting.model_aliases))
     stop = process.stop_signal()
-    broker = NatsBroker(setting.nats_url, name=f"ingress-{uuid.uuid4().hex[:8]}")
+    name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    broker = NatsBroker(setting.nats_url, name=f"ingress-{name}")
     await process.connect(broker)
     mirror = Mirror(broker.config, registry)
     lanes, readiness = Lanes(broker, setting.cold_start_s), Readiness()
     pools = Pools(registry, lanes, PoolTable(broker.pools))
-    ingress = app(broker, registry, lanes, pools, setting, readiness, lambda: mirror.state)
+    applied = AppliedEverywhere(broker.lanes, name, mirror)
+    ingress = app(broker, registry, lanes, pools, setting, readiness, lambda: mirror.state, applied.ingresses)
+    ingress.state.changes.follow(mirror)
     async with process.serving(ingress, setting.host, process.port(), websockets=True):
         if not await process.unless(stop, _catalogue(mirror)):
             return
         following = [
             asyncio.create_task(mirror.follow()),
+            asyncio.create_task(applied.run()),
             asyncio.create_task(lanes.follow()),
             asyncio.create_task(pools.follow()),
             asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
@@ -51,6 +57,7 @@ async def main() -> None:
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()
         readiness.leave()
+        ingress.state.changes.leave()
         await ingress.state.watch.leave()
     for task in following:
         task.cancel()

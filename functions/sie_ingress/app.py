@@ -17,6 +17,7 @@ from sie_broker.events.allow_list import AllowList
 from sie_config.auth import Access
 from sie_config.registry import Registry
 from sie_config.state import State
+from sie_config.watch import Watch as ConfigWatch
 from sie_ingress import answer, configs
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
@@ -71,7 +72,7 @@ def app(
     state: Callable[[], State] | None = None,
     ingresses: Callable[[], Sequence[Applied]] = lambda: (),
 ) -> Starlette:
-    """The ASGI application. ``state.event_requests`` of it takes events that come otherwise; ``state.watch`` lets go.
+    """The ASGI application. Its ``state`` has who takes events that come otherwise, and what lets watchers go.
 
     ``state``: the catalogue as it was written; None: nobody writes it. ``ingresses``: how far each is with it.
 
@@ -91,6 +92,8 @@ def app(
     dialects = Dialects(inference, registry, lanes, answers, settings)
     models, health = Models(registry, lanes), Health(lanes, registry)
     watch = Watch(registry, health.seen, lambda: readiness.ready)
+    state = state or configs.baseline(registry)
+    changes = ConfigWatch(state, access)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
@@ -103,9 +106,8 @@ def app(
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
             *dialects.routes(),
-            *configs.routes(
-                registry, state or configs.baseline(registry), lanes, access, settings.config_url, ingresses
-            ),
+            *configs.routes(registry, state, lanes, access, settings.config_url, ingresses),
+            *changes.routes(),
             Route("/", page, methods=["GET"]),
             Route("/health", health.__call__, methods=["GET"]),
             *watch.routes(),
@@ -127,5 +129,5 @@ def app(
         },
     )
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
-    ingress.state.event_requests, ingress.state.watch = requests, watch
+    ingress.state.event_requests, ingress.state.watch, ingress.state.changes = requests, watch, changes
     return ingress

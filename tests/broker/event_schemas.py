@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from sie_broker.demand.sessions import AVAILABLE_TYPE
 from sie_broker.events.envelope import MSGPACK, RESULT_TYPE, work_type
 from sie_bundle.door import SESSION
+from sie_config import changed_event
 from sie_sdk import types
 from sie_sdk.types import Priority
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "schemas"
-CONFIG_CHANGED = "dev.sie.config.changed.v1"
 
 Schema = dict[str, Any]
 
@@ -120,21 +120,6 @@ class Session(msgspec.Struct):
     completed: int
 
 
-class Change(msgspec.Struct):
-    """One model that is new, different or gone; ``fields`` are the paths that differ."""
-
-    model: str
-    change: Literal["added", "updated", "removed"]
-    fields: list[str] = []
-
-
-class ConfigChanged(msgspec.Struct):
-    """Everything one write changed; ``epoch`` counts the writes."""
-
-    epoch: int
-    changes: list[Change]
-
-
 # -- schemas -----------------------------------------------------------------------------------------------------------
 
 _TEXT: Schema = {"type": "string", "minLength": 1}
@@ -214,7 +199,13 @@ def schemas() -> dict[str, Schema]:
         _event(RESULT_TYPE, result, ("datacontenttype",), *results, packed=True),
         _event(AVAILABLE_TYPE, {"subject": _TEXT, "holduntil": _TIME}, ("holduntil",), packed=False),
         _event(SESSION, {}, (), Session, packed=False),
-        _event(CONFIG_CHANGED, {"sequence": sequence}, ("sequence",), ConfigChanged, packed=False),
+        _event(
+            changed_event.TYPE,
+            {"sequence": sequence},
+            ("sequence", "datacontenttype"),
+            changed_event.ConfigChanged,
+            packed=False,
+        ),
     ]
     return {schema["title"]: _tidied(schema) for schema in made}
 

@@ -20,11 +20,12 @@ from sie_broker.events.binding import from_http, from_nats, to_nats
 from sie_broker.events.event_format import STRUCTURED
 from sie_broker.events.exchange import OPERATIONS
 from sie_broker.records import Lane, Reply, Work
+from sie_config import changed_event
 from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import InputTooLongError
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, Outputs, SparseOutput
 from sie_sdk.types import Timing, Usage
-from tests.broker.event_schemas import CONFIG_CHANGED, FOLDER, schemas, text
+from tests.broker.event_schemas import FOLDER, schemas, text
 from tests.bundle.test_door import Bundle
 from tests.ingress.conftest import MODEL
 
@@ -179,4 +180,4 @@ def test_nothing_else_passes_for_an_event() -> None:
         valid = Draft202012Validator(schema).is_valid
         assert not valid({"specversion": "1.0", "id": "1", "source": "/s", "type": kind, "data": {}})
         assert not valid({"specversion": "1.0", "id": "1", "source": "/s", "type": "other"})
-    assert CONFIG_CHANGED in SCHEMAS
+    assert changed_event.TYPE in SCHEMAS

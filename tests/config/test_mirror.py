@@ -103,7 +103,7 @@ async def test_a_reader_that_missed_writes_reads_them_at_its_next_look(broker: B
         for length in range(1, 6):
             await put(writer, msgspec.structs.replace(OTHER, max_sequence_length=length))
         epochs: list[int] = []
-        mirror.applied = lambda event: epochs.append(event.epoch)
+        mirror.listeners.append(lambda event: epochs.append(event.epoch))
         await mirror.look()
         assert epochs == [2, 3, 4, 5, 6]
         assert mirror.state.mark == writer.state.mark

@@ -224,9 +224,9 @@ def _own_token(url: str) -> str | None:
     """The token of `sie up` on this machine, for a server on this machine."""
     if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sie-knative"
+    usual = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sie-knative"
     try:
-        return (state / TOKEN_FILE).read_text().strip() or None
+        return (Path(os.environ.get("SIE_STATE_DIR") or usual) / TOKEN_FILE).read_text().strip() or None
     except OSError:
         return None
 

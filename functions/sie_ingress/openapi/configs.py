@@ -95,6 +95,17 @@ DESCRIBED: Final[Described] = {
             Example("a format that is none", 400, query={"format": "toml"}),
         ),
     ),
+    ("GET", "/v1/configs/watch"): Operation(
+        id="watchConfig",
+        summary="The changes of the catalogue, as they are made",
+        tag="catalogue",
+        description="Server-sent events that go on until one side leaves: `config.changed` with the CloudEvent"
+        " `dev.sie.config.changed.v1` in structured mode; `config.reset` where writes were missed.",
+        parameters=(Parameter("Last-Event-ID", "The last epoch that was seen.", int), _TOKEN),
+        replies=(Reply(200, "The stream.", None, ("text/event-stream",)),),
+        errors=(errors.InvalidInputError, errors.UnauthorizedError, errors.UnavailableError),
+        examples=(Example("an epoch that is none", 400, headers={"Last-Event-ID": "yesterday"}),),
+    ),
     ("GET", "/v1/configs/schema"): Operation(
         id="configSchema",
         summary="The JSON schema of a spec",
