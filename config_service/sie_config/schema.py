@@ -41,14 +41,14 @@ def document() -> dict[str, Any]:
         "then": {"required": ["blocked_by"]},
         "else": {"required": ["max_sequence_length"]},
     }
-    told: dict[str, Any] = {
+    whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": ID,
         "title": "A model of the catalogue of sie-knative",
         "$ref": "#/$defs/ModelSpec",
         "$defs": definitions,
     }
-    plain_data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(told))
+    plain_data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))
     return plain_data
 
 

@@ -70,7 +70,7 @@ class Answers:
 
     def _revision(self, model: str) -> dict[str, str]:
         try:
-            return {"X-SIE-Model-Revision": self._registry.resolve(model).revision}
+            return {"X-SIE-Model-Revision": self._registry.model(model).revision}
         except ModelNotFoundError:
             return {}  # taken out of the catalogue since
 

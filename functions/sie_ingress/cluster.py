@@ -13,7 +13,7 @@ from msgspec import Struct
 from sie_broker.demand.lane_status import BELIEVED_S, LaneStatus
 from sie_broker.pools.pool import service_of
 from sie_broker.records import WorkerState
-from sie_config.registry import Registry, lane_of
+from sie_config.registry import Registry, lanes_of
 from sie_ingress.models import fleet
 
 
@@ -111,7 +111,7 @@ def seen(
     return Cluster(
         timestamp=now,
         status="degraded" if any(told) else "healthy",
-        configured_gpu_types=sorted({lane_of(spec).profile for spec in registry.specs()}),
+        configured_gpu_types=sorted({lane.profile for spec in registry.specs() for lane in lanes_of(spec)}),
         live_gpu_types=sorted({worker.lane.profile for worker in workers if worker.state == "ready"}),
         cluster=Summary(
             worker_count=sum(each.healthy for each in rows),
@@ -182,4 +182,5 @@ def _models(registry: Registry, workers: Sequence[WorkerState]) -> list[ModelRow
             total_queue_depth=sum(worker.in_flight for worker in those),
         )
         for spec in registry.specs()
+        if spec.status == "ready"
     ]

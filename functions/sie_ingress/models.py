@@ -17,10 +17,13 @@ from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
+from sie_sdk.errors import ModelPlannedError
 from sie_sdk.types import ModelInfo, ModelLoadError, OutputType, ProfileInfo
 
 CODES: Final = {"memory": "OOM", "corrupt": "STORAGE"}
 """What the protocol calls a reason why a model did not load; the others are the same in capitals."""
+PLANNED: Final = "planned"
+"""The state of a model that nothing serves; its error says why. A word of our own, which published clients pass on."""
 LOCAL: Final[dict[str, Any]] = {"policy": None, "upstream_kind": None}
 """The protocol's word for a model that is computed here and nowhere else."""
 
@@ -44,7 +47,7 @@ class OneModel(ModelInfo, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True):
-    """All models in both words at once."""
+    """All models; in OpenAI's words, which know no state, those that are served."""
 
     models: list[ModelInfo]
     data: list[OpenAIModel]
@@ -88,7 +91,8 @@ class Models:
         """All models, by name."""
         specs, here = self._registry.specs(), fleet(self._lanes.workers())
         rows = [info(spec, here, self._registry.aliases_of(spec.id)) for spec in specs]
-        return answer.json(ModelList(rows, [OpenAIModel(id=spec.id, owned_by=_owner(spec)) for spec in specs]))
+        served = [OpenAIModel(id=spec.id, owned_by=_owner(spec)) for spec in specs if spec.status == "ready"]
+        return answer.json(ModelList(rows, served))
 
     async def one(self, request: Request) -> Response:
         """One model; 404 with the nearest names."""
@@ -99,10 +103,10 @@ class Models:
 
 def info(spec: ModelSpec, here: Fleet, aliases: list[str]) -> ModelInfo:
     """The public row of a model."""
-    state = here.state(spec.id)
+    state = PLANNED if spec.status == PLANNED else here.state(spec.id)
     return ModelInfo(
         name=spec.id,
-        inputs=["text"],
+        inputs=[*spec.inputs],
         outputs=spec.outputs,
         dims=dims(spec),
         max_sequence_length=spec.max_sequence_length,
@@ -110,7 +114,7 @@ def info(spec: ModelSpec, here: Fleet, aliases: list[str]) -> ModelInfo:
         bundle=spec.bundle,
         loaded=state == "loaded",
         state=state,
-        last_error=_error(here.failed[spec.id]) if state == "failed" else None,
+        last_error=_error(spec, here) if state in ("failed", PLANNED) else None,
         profiles={name: ProfileInfo(is_default=name == spec.default_profile) for name in spec.profile_names},
         aliases=aliases,
         routing=LOCAL,
@@ -123,7 +127,10 @@ def dims(spec: ModelSpec) -> dict[str, int]:
     return {name: dim for name, dim in widths.items() if dim is not None}
 
 
-def _error(failure: LoadFailure) -> ModelLoadError:
+def _error(spec: ModelSpec, here: Fleet) -> ModelLoadError:
+    if spec.status == PLANNED:
+        return ModelLoadError(ModelPlannedError.code, spec.blocked_by, 0, permanent=True)
+    failure = here.failed[spec.id]
     code = CODES.get(failure.reason, failure.reason.upper())
     return ModelLoadError(code, failure.message, failure.attempts, permanent=False)
 

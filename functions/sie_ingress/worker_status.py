@@ -71,7 +71,7 @@ def status(registry: Registry, seen: Cluster, began: float, ready: bool) -> Stat
     """The frame at the time of ``seen``; the process started at ``began``, seconds since the epoch."""
     workers = sorted(seen.workers, key=lambda worker: not worker.healthy)
     specs = registry.specs()
-    first, spec = next(iter(workers), None), next(iter(specs), None)
+    first, spec = next(iter(workers), None), next((spec for spec in specs if spec.status == "ready"), None)
     profile, pool, bundle = (first.gpu, first.pool, first.bundle) if first else ("", "default", "default")
     if first is None and spec is not None:
         lane = lane_of(spec)

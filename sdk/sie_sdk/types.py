@@ -242,8 +242,9 @@ class ModelLoadError(msgspec.Struct, frozen=True):
 class ModelInfo(msgspec.Struct, frozen=True):
     """One row of ``GET /v1/models``.
 
-    ``state``: available, loading, loaded or failed, wherever it is furthest. ``capabilities`` and ``routing`` are the
-    protocol's, for servers that generate text or pass requests on.
+    ``state``: available, loading, loaded or failed, wherever it is furthest; or planned: not served, and ``last_error``
+    says what it waits for. ``capabilities`` and ``routing`` are the protocol's, for servers that generate text or pass
+    requests on.
     """
 
     name: str

@@ -113,6 +113,7 @@ def http_status(status: int) -> int:
     """The status that tells an event's sender of an error.
 
     Senders that keep Knative's delivery contract send again after 404, 408, 409, 429 and 5xx, and give up at once
-    after any other 4xx. A model that nobody knows and an event that has expired are 400 to them: they stay so.
+    after any other 4xx. What stays as it is is 400 to them: a model that nobody knows or serves, an event that has
+    expired.
     """
-    return 400 if status in (404, 408, 409, 504) else status
+    return 400 if status in (404, 408, 409, 501, 504) else status

@@ -37,6 +37,8 @@ from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import (
     ConfigurationError,
     InvalidInputError,
+    ModelPlannedError,
+    ModelUnplacedError,
     NotFoundError,
     ProvisioningError,
     SIEError,
@@ -131,7 +133,7 @@ class Dialects:
             InvalidInputError: there is none, or several; says how to name one.
         """
         known = list(self._listed()) if self._defaults else self._registry.specs()
-        able = [spec for spec in known if can(spec)]
+        able = [spec for spec in known if spec.status == "ready" and can(spec)]
         if able and (self._defaults or len(able) == 1):
             return able[0]
         raise InvalidInputError(
@@ -145,7 +147,8 @@ class Dialects:
 
     def _listed(self) -> Iterator[ModelSpec]:
         for name in self._defaults:
-            with contextlib.suppress(NotFoundError):  # it may come into the catalogue later
+            # It may come into the catalogue later, or be served later.
+            with contextlib.suppress(NotFoundError, ModelPlannedError, ModelUnplacedError):
                 yield self._registry.resolve(name)
 
     async def _late(self, lane: Lane) -> SIEError:

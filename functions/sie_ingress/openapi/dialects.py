@@ -16,6 +16,7 @@ from sie_ingress.openapi.headers import (
     NOT_COMPUTED,
     NOT_NAMED,
     NOT_PLACED,
+    NOT_SERVED,
     POOL,
     PREFER,
     PRIORITY,
@@ -205,7 +206,7 @@ def _told(name: str, summary: str, reply: Said | None, *parameters: Parameter) -
         tag=TAG,
         parameters=parameters,
         replies=(Reply(200, "It.", reply),),
-        errors=(InvalidInputError, *NOT_NAMED),
+        errors=(InvalidInputError, *NOT_NAMED, *NOT_SERVED),
         error_kind=TeiError,
         statuses_of=_tei_statuses,
     )

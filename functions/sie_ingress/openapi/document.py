@@ -53,7 +53,7 @@ def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> di
     operations = {key: _here(each, routes.refused) for key, each in routes.described.items() if key in known}
     kinds = [kind for operation in operations.values() for kind in _kinds(operation)]
     schema_of, components = schemas.of(kinds, settings)
-    writer = _Writer(schema_of, _by_output(models))
+    writer = _Writer(schema_of, _by_output(each for each in models if each.status == "ready"))
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for (method, path), operation in operations.items():
         paths[path][method.lower()] = writer.operation(operation)

@@ -101,8 +101,10 @@ NOT_NAMED: Final[tuple[type[SIEError], ...]] = (
     errors.BundleConflictError,
     errors.UnknownProfileError,
 )
+NOT_SERVED: Final[tuple[type[SIEError], ...]] = (errors.ModelPlannedError, errors.ModelUnplacedError)
 NOT_PLACED: Final[tuple[type[SIEError], ...]] = (
     *NOT_NAMED,
+    *NOT_SERVED,
     errors.PoolNotFoundError,
     errors.PoolCapacityError,
     errors.PoolNotReadyError,

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from sie_ingress.openapi import bodies
+from sie_ingress.openapi.headers import NOT_SERVED
 from sie_ingress.openapi.operation import BOTH, Body, Described, Example, Operation, Parameter, Reply
 from sie_sdk import errors
 from sie_sdk.pools import PoolInfo, PoolSpec
@@ -46,6 +47,7 @@ DESCRIBED: Final[Described] = {
             errors.PayloadTooLargeError,
             errors.UnsupportedMediaTypeError,
             errors.ModelNotFoundError,
+            *NOT_SERVED,
             errors.PoolCapacityError,
             *_CHANGES,
         ),
