@@ -14,6 +14,7 @@ import pytest
 from sie_broker import process
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Work
+from sie_config import placement
 from sie_config.model_spec import Profile
 from sie_sdk import wire
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, TAGGER, Desk, opened
@@ -115,6 +116,9 @@ async def test_no_name_at_all_is_refused_with_the_grammar(one: Desk) -> None:
 
 
 async def test_a_bundle_that_does_not_serve_the_model_is_a_conflict_that_lists_the_one_that_does(one: Desk) -> None:
+    there = placement.deployment("cpu")
+    other = msgspec.structs.replace(there.bundles[0], id="other")
+    one.registry.deploy(msgspec.structs.replace(there, bundles=(*there.bundles, other)))
     one.registry.put(msgspec.structs.replace(RERANKER, bundle="other"))
     answer = await one.post(f"/v1/encode/other:/{SPEC.id}", ITEMS)
     assert answer.status_code == 409

@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 
 from sie_broker.pools.pool import Pool, pool_key
 from sie_broker.pools.pool_table import PoolTable
+from sie_config import placement
 from sie_config.pool_queues import PoolQueues
-from sie_config.registry import lane_of
 from sie_ingress import answer, pools
 from sie_sdk.errors import SIEError
 from sie_sdk.pools import MAX_POOLS, PoolInfo
@@ -27,9 +27,10 @@ TEAM = {"name": "team-a", "gpus": {"cpu": 2}}
 @pytest.fixture
 async def pooled(desk: Desk) -> AsyncIterator[Desk]:
     """A desk whose config service gives pools their queues; its catalogue has models elsewhere too."""
+    desk.registry.deploy(placement.deployment("cpu,l4"))
     desk.registry.put(msgspec.structs.replace(SPEC, id="org/elsewhere", machine_profiles=("l4",)))
     desk.registry.put(msgspec.structs.replace(SPEC, id="org/golden", pool="gold"))
-    await desk.broker.provision([(lane_of(spec), spec.id) for spec in desk.registry.specs()])
+    await desk.broker.provision(desk.registry.queues())
     keeping = asyncio.create_task(PoolQueues(desk.broker, desk.registry, PoolTable(desk.broker.pools)).run())
     yield desk
     keeping.cancel()
