@@ -19,7 +19,7 @@ from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Work
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.worker import Worker
-from sie_config import aliases, placement
+from sie_config import aliases
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
 from sie_config.sources import LocalSource
@@ -182,7 +182,7 @@ async def opened(broker: Broker, **changed: Any) -> AsyncIterator[Desk]:
     """A desk whose ingress has these settings."""
     await broker.provision([(lane_of(spec), spec.id) for spec in SPECS])
     configured = Settings(**{"max_body_bytes": 20_000, "request_timeout_s": 10, "cold_start_s": 3.0, **changed})
-    registry = Registry(SPECS, aliases.read(configured.model_aliases), deployment=placement.deployment("cpu"))
+    registry = Registry(SPECS, aliases.read(configured.model_aliases))
     readiness = Readiness()
     readiness.ready = True
     lanes = Lanes(broker, configured.cold_start_s)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import WorkerState
-from sie_config import model_spec
+from sie_config import model_spec, placement
 from sie_config.registry import lane_of
 from sie_config.state import State
 from sie_config.store import Change, Event, Stored
@@ -21,6 +21,7 @@ from sie_ingress.config_status import ConfigStatus, ModelStatus
 from tests.config.served import served
 from tests.ingress.conftest import EVERYTHING, SPEC, SPECS, Desk, opened
 
+DEPLOYMENT = placement.deployment("cpu")
 PATHS = [
     "/models",
     f"/models/{EVERYTHING.id}",
@@ -36,7 +37,8 @@ PATHS = [
 
 
 async def test_the_ingress_answers_as_the_config_service_does(desk: Desk) -> None:
-    async with served(*SPECS, deployment=desk.registry.deployment) as service:
+    desk.registry.deploy(DEPLOYMENT)
+    async with served(*SPECS, deployment=DEPLOYMENT) as service:
         for path in PATHS:
             for accept in ("*/*", "application/json"):
                 there = await service.send("GET", path, accept=accept)
@@ -58,6 +60,8 @@ async def test_a_change_of_the_catalogue_shows_at_once(desk: Desk) -> None:
 
 
 async def test_a_bundle_s_workers_are_counted(desk: Desk) -> None:
+    desk.registry.deploy(DEPLOYMENT)
+
     async def connected() -> dict[str, int]:
         bundles = (await desk.client.get("/v1/configs/bundles")).json()["bundles"]
         return {bundle["bundle_id"]: bundle["connected_workers"] for bundle in bundles}

@@ -14,6 +14,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from sie_broker.memory import MemoryBroker
+from sie_config import placement
 from sie_ingress.openapi import document
 from sie_ingress.openapi.described import DESCRIBED
 from sie_ingress.openapi.operation import MODEL
@@ -28,6 +29,7 @@ from tests.openapi_examples import Sent, examples_of, failures
 async def here() -> AsyncIterator[Desk]:
     """A desk on the in-memory broker: nothing here depends on the broker."""
     async with opened(MemoryBroker()) as desk:
+        desk.registry.deploy(placement.deployment("cpu"))
         yield desk
 
 
