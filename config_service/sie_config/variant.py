@@ -6,6 +6,7 @@ request names a LoRA by the profile that declares it (``options.lora_id``); whic
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from typing import Any
 
@@ -54,6 +55,13 @@ def loras(spec: ModelSpec) -> list[str]:
 def name_of(spec: ModelSpec) -> str:
     """What the variant is called where models in memory are listed: ``org/model``, or ``org/model:lora``."""
     return spec.id if spec.chosen.lora is None else f"{spec.id}:{spec.default_profile}"
+
+
+@lru_cache(maxsize=4096)
+def key_of(variant: ModelSpec) -> str:
+    """Its name and, behind an ``@``, 16 hex digits of all else that loading depends on."""
+    written = msgspec.json.encode(variant, order="deterministic")
+    return f"{name_of(variant)}@{hashlib.blake2b(written, digest_size=8).hexdigest()}"
 
 
 def _loaded(tasks: Tasks) -> Tasks:

@@ -95,7 +95,7 @@ class Bundle:
             loaded=self._model_loaded,
             host_bytes=settings.host_bytes,
             pressure_percent=settings.memory_pressure_percent,
-            pinned=[spec.id for spec in self._pinned],
+            pinned=[name_of(spec) for spec in self._pinned],
             device=settings.device,
             precision=settings.precision,
             progress=lambda: self.executor.batches,
@@ -176,7 +176,7 @@ class Bundle:
         for task in self._holding:
             task.cancel()
         pinned = _named(self._registry, () if assignment is None else assignment.pinned_models, self._home)
-        self.residency.pin([spec.id for spec in (*self._pinned, *pinned)])
+        self.residency.pin([name_of(spec) for spec in (*self._pinned, *pinned)])
         self._holding = [asyncio.create_task(self.residency.hold(spec)) for spec in pinned]
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -225,11 +225,14 @@ class Bundle:
 
 
 def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSpec]:
-    """Those models to pin that are of this lane; a model that nobody knows must not keep the others down."""
+    """Those models to pin that are of this lane, each with the profile that its name chose.
+
+    A model that nobody knows must not keep the others down.
+    """
     specs = []
     for name in filter(None, (name.strip() for name in names)):
         try:
-            specs.append(registry.model(name))
+            specs.append(registry.resolve(name))
         except SIEError as error:
             log.warning("not pinned: %s", error)
     return [spec for spec in specs if lane_of(spec) == lane]

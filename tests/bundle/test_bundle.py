@@ -13,11 +13,13 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import LoadFailure
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
+from sie_config.model_spec import Lora, Profile
 from sie_config.registry import Registry
 from sie_config.sources import LocalSource
 from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
 from tests.conftest import eventually
+from tests.golden import lora_folder
 
 PINNED, PLAIN, ELSEWHERE = "test/pinned", "test/plain", "test/elsewhere"
 
@@ -38,6 +40,20 @@ async def bundle(tiny_folder: Path, tmp_path: Path) -> AsyncIterator[Bundle]:
 
 async def test_pinned_models_of_its_lane_are_loaded_at_the_start_and_announced(bundle: Bundle) -> None:
     await eventually(lambda: bundle.presence.now().models == (PINNED,))
+
+
+async def test_a_pinned_name_with_a_profile_is_the_model_with_its_lora(tiny_folder: Path, tmp_path: Path) -> None:
+    lora = lora_folder.make(tmp_path / "law", lora_folder.bert(tiny_model.HIDDEN, tiny_model.INTERMEDIATE, 2))
+    profiles = {"law": Profile(lora=Lora((LocalSource(str(lora)),)))}
+    registry = Registry([msgspec.structs.replace(tiny_model.spec(tiny_folder, PINNED), profiles=profiles)])
+    broker = MemoryBroker()
+    await broker.connect()
+    made = Bundle(broker, registry, Settings(pinned_models=f"{PINNED}:law", cache_dir=str(tmp_path)))
+    await made.start(Warming())
+    await eventually(lambda: made.presence.now().models == (f"{PINNED}:law",))
+    assert not made.residency.relieve()
+    await made.drain()
+    await broker.close()
 
 
 async def test_a_device_out_of_memory_is_relieved_by_the_residency(bundle: Bundle, tiny_folder: Path) -> None:

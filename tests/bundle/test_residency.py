@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sie_bundle.residency.residency import SUPERSEDED_S
 from sie_bundle.weights import weights
 from sie_config.sources import HubSource, LocalSource
 from sie_config.tasks import Dense, Tasks
@@ -153,12 +154,46 @@ async def test_a_change_that_loading_does_not_depend_on_reloads_nothing(
     assert loads == ["test/tiny"]
 
 
-async def test_a_changed_spec_replaces_the_loaded_model(tiny_folder: Path, loads: Loads, clock: Clock) -> None:
+async def test_a_changed_spec_has_a_model_of_its_own_beside_the_old_one_until_nobody_uses_that(
+    tiny_folder: Path, loads: Loads, clock: Clock
+) -> None:
+    models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
+    changed = msgspec.structs.replace(spec, max_sequence_length=16)
+    old = await models.model(spec)
+    alone = models.bytes
+    new = await models.model(changed)
+    assert new is not old and new.spec.max_sequence_length == 16
+    assert models.resident() == ("test/tiny",) and models.bytes == 2 * alone
+    clock.now += SUPERSEDED_S
+    assert await models.model(spec) is old, "work in flight is still computed by it"
+    clock.now += SUPERSEDED_S / 2
+    assert await models.model(changed) is new
+    clock.now += SUPERSEDED_S / 2 + 0.1
+    models.retire()
+    assert models.bytes == 2 * alone, "somebody computes with it"
+    del old
+    models.retire()
+    assert models.bytes == alone and models.resident() == ("test/tiny",)
+    assert await models.model(changed) is new and loads == ["test/tiny"] * 2
+
+
+async def test_a_changed_spec_that_does_not_load_leaves_the_old_model_to_work_in_flight(
+    tiny_folder: Path, loads: Loads, clock: Clock
+) -> None:
     models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
     old = await models.model(spec)
+    with pytest.raises(ModelLoadFailedError):
+        await models.model(msgspec.structs.replace(spec, tasks=Tasks(dense=Dense(dim=7))))
+    assert await models.model(spec) is old and loads == ["test/tiny"]
+
+
+async def test_a_pinned_model_makes_room_for_its_own_successor(tiny_folder: Path, loads: Loads, clock: Clock) -> None:
+    spec = tiny_model.spec(tiny_folder)
+    size = (await residency(tiny_folder, Loads(), clock).model(spec)).bytes
+    models = residency(tiny_folder, loads, clock, max_bytes=int(1.5 * size), pinned=[spec.id])
+    await models.model(spec)
     new = await models.model(msgspec.structs.replace(spec, max_sequence_length=16))
-    assert new is not old and new.spec.max_sequence_length == 16
-    assert models.resident() == ("test/tiny",)
+    assert new.spec.max_sequence_length == 16 and models.bytes == size and models.resident() == ("test/tiny",)
 
 
 async def test_an_unexpected_failure_becomes_a_typed_one_without_its_text(

@@ -20,9 +20,9 @@ from sie_bundle.residency import memory
 from sie_bundle.residency.load_failure import Failure, Failures, classify
 from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
-from sie_bundle.residency.tier import Tier
+from sie_bundle.residency.tier import Tier, base
 from sie_config.model_spec import ModelSpec
-from sie_config.variant import name_of, variant
+from sie_config.variant import key_of, name_of, variant
 from sie_sdk.errors import OutOfMemoryError, SIEError, WeightsUnavailableError
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ RELEASE_S = 1.0
 
 LOOK_S = 0.005
 """How often it looks whether they have."""
+
+SUPERSEDED_S = 30.0
+"""So long a model whose spec was changed stays after its last request: work in flight is computed by it."""
 
 WATCH_S = 1.0
 """How often the machine's memory is looked at."""
@@ -100,7 +103,8 @@ class Residency:
 
     def resident(self) -> tuple[str, ...]:
         """The variants that are loaded, by `name_of`, least recently used first."""
-        return self._models.names()
+        newest_first = dict.fromkeys(base(name) for name in reversed(self._models.names()))
+        return tuple(reversed(newest_first))
 
     def loading(self) -> tuple[str, ...]:
         """Those on their way in."""
@@ -122,8 +126,9 @@ class Residency:
     async def model(self, spec: ModelSpec, lora: str = "") -> Model:
         """The loaded model; the first request for it loads it, the others wait for the same load.
 
-        It is loaded anew where what loading depends on has changed, and stays whatever else of the spec does: what is
-        read with each request (prompts, for instance) is in the caller's ``spec``, not in the model's.
+        Where what loading depends on has changed, it is another one, and the old one goes when nobody has used it for
+        a while. Whatever else of the spec changes, it stays: what is read with each request (prompts, for instance) is
+        in the caller's ``spec``, not in the model's.
 
         Args:
             lora: the profile whose LoRA it has.
@@ -134,7 +139,7 @@ class Residency:
             OutOfMemoryError: there is no room for it now.
         """
         spec = variant(spec, lora)
-        if (model := self._models.find(name_of(spec))) is not None and model.spec == spec:
+        if (model := self._models.find(key_of(spec))) is not None:
             return model
         if spec not in self._loads:
             self._refuse_while_it_pauses(spec)
@@ -151,7 +156,7 @@ class Residency:
         """
         name = self._models.relieve()
         if name is not None:
-            log.warning("out of memory: let %s go", name)
+            log.warning("out of memory: let %s go", base(name))
         self._returned = self._models.gone
         memory.give_back(self._device)
         return name is not None
@@ -163,14 +168,21 @@ class Residency:
         if not self._models.names() or self._over_now(0) <= 0:
             return False
         if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
-            log.info("let %s go: more than %g %% of the memory is in use", name, self._pressure_percent)
+            log.info("let %s go: more than %g %% of the memory is in use", base(name), self._pressure_percent)
         return True
 
     async def watch(self) -> None:
-        """Ease the pressure every second, until cancelled."""
+        """Ease the pressure and let superseded models go, every second, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_S)
             await asyncio.to_thread(self.ease)
+            self.retire()
+
+    def retire(self) -> None:
+        """Let go the models of specs that were changed, once no request was computed by those for a while."""
+        for name in self._models.retire(SUPERSEDED_S):
+            log.info("let %s go: its spec was changed", base(name))
+        self._checkpoints.retire(SUPERSEDED_S)
 
     def pin(self, names: Collection[str]) -> None:
         """From now on never let exactly these models go."""
@@ -178,10 +190,10 @@ class Residency:
         self._checkpoints.pin(names)
 
     async def hold(self, spec: ModelSpec) -> None:
-        """Load a pinned model before anybody asks for it, trying until it is there."""
+        """Load a pinned model, with its profile's LoRA, before anybody asks for it, trying until it is there."""
         while True:
             try:
-                await self.model(spec)
+                await self.model(spec, "" if spec.chosen.lora is None else spec.default_profile)
             except SIEError as error:
                 log.warning("pinned model %s is not loaded: %s", name_of(spec), error)
                 await asyncio.sleep(error.retry_after or WATCH_S)
@@ -212,7 +224,7 @@ class Residency:
         except Exception as error:
             if not isinstance(error, SIEError):
                 log.exception("loading %s failed", name_of(spec))
-            self._checkpoints.let_go(name_of(spec))
+            self._checkpoints.let_go(key_of(spec))
             if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
                 self._absent.add(spec)
             raise self._failures.note(spec, error) from None
@@ -226,13 +238,8 @@ class Residency:
         return model
 
     def _kept(self, spec: ModelSpec) -> Opened | None:
-        """The open checkpoint of exactly this spec; what an older spec has left is let go."""
-        name = name_of(spec)
-        self._models.let_go(name)
-        if (opened := self._checkpoints.find(name)) is not None and opened.checkpoint.spec == spec:
-            return opened
-        self._checkpoints.let_go(name)
-        return None
+        """The open checkpoint of exactly this variant."""
+        return self._checkpoints.find(key_of(spec))
 
     async def _bring(self, spec: ModelSpec) -> Model:
         """From disk or a source. Damaged files that were fetched are fetched once more."""
@@ -255,13 +262,13 @@ class Residency:
     async def _make(self, opened: Opened, behind: bool) -> Model:
         """The model on the device, with the room it needs."""
         spec = opened.checkpoint.spec
-        name = name_of(spec)
+        name = key_of(spec)
         await self._room(spec, opened.bytes)
         try:
             model = await self._made(opened, behind)
             self._sizes[spec] = model.bytes
             if model.bytes > (most := self._models.most(name)):
-                raise _too_large(name, model.bytes, most)
+                raise _too_large(spec, model.bytes, most)
             self._models.put(name, model, model.bytes)
             self._models.make_room(name, 0)  # where it takes more than its files
         finally:
@@ -283,11 +290,11 @@ class Residency:
         Raises:
             OutOfMemoryError: it is over the limit alone, or those let go for it stay in use and memory is scarce.
         """
-        name = name_of(spec)
+        name = key_of(spec)
         most = self._models.most(name)
         need = self._sizes.get(spec, min(stored, most))
         if need > most:
-            raise _too_large(name, need, most)
+            raise _too_large(spec, need, most)
         now = asyncio.get_running_loop().time
         until = now() + RELEASE_S
         scarce = min(need, max(0, await asyncio.to_thread(self._over_now, need)))
@@ -297,21 +304,22 @@ class Residency:
                 until = now() + RELEASE_S  # they arrive, and then they can be let go
             elif now() > until:
                 if self._over_now(need) > 0:
-                    raise OutOfMemoryError(f"There is no room for {name} while others are in use.", reason="memory")
-                log.warning("those let go for %s are still in use; loaded over the limit", name)
+                    told = f"There is no room for {name_of(spec)} while others are in use."
+                    raise OutOfMemoryError(told, reason="memory")
+                log.warning("those let go for %s are still in use; loaded over the limit", name_of(spec))
                 return self._models.reserve(name, need)
             await asyncio.sleep(LOOK_S)
         return None
 
     async def _keep(self, spec: ModelSpec, opened: Opened, model: Model) -> None:
         """Keep the checkpoint in the host's memory, if there is room for it."""
-        name = name_of(spec)
+        name = key_of(spec)
         if not self._checkpoints.make_room(name, opened.bytes):
             return
         try:
             self._checkpoints.put(name, await self._loader.keep(opened, model), opened.bytes)
         except (MemoryError, RuntimeError) as error:
-            log.warning("%s is not kept in the host's memory: %s", name, error)
+            log.warning("%s is not kept in the host's memory: %s", name_of(spec), error)
         finally:
             self._checkpoints.release(name)
 
@@ -328,9 +336,9 @@ class Residency:
         return over
 
 
-def _too_large(name: str, size: int, most: int) -> OutOfMemoryError:
+def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"{name} takes {size} bytes on the device, and pinned models leave {most} of the limit.",
+        f"{name_of(spec)} takes {size} bytes on the device, and pinned models leave {most} of the limit.",
         field="SIE_MODEL_BYTES",
         limit=most,
         reason="memory",

@@ -2,6 +2,8 @@
 
 Owns the account: the bytes of a model that was let go count until the last request that computes with it has let go
 of it too, and those of a model on its way in are reserved before it is loaded. Who goes first is ``eviction``.
+
+What stands before an ``@`` in a name is what it is a version of: a new one comes while an old one still serves.
 """
 
 from __future__ import annotations
@@ -24,12 +26,17 @@ class _Entry(msgspec.Struct, Generic[T]):
     held: Held
 
 
+def base(name: str) -> str:
+    """What the name is a version of."""
+    return name.partition("@")[0]
+
+
 class Tier(Generic[T]):
-    """What is held, by the model's id.
+    """What is held, by name.
 
     Args:
         limit: bytes.
-        pinned: ids of models that never go.
+        pinned: names, without versions, of models that never go.
         clock: seconds.
     """
 
@@ -49,7 +56,7 @@ class Tier(Generic[T]):
         with self._lock:
             self._pinned = frozenset(names)
             for name, entry in self._entries.items():
-                entry.held = entry.held._replace(pinned=name in self._pinned)
+                entry.held = entry.held._replace(pinned=base(name) in self._pinned)
 
     def names(self) -> tuple[str, ...]:
         """What is held, least recently used first."""
@@ -78,12 +85,12 @@ class Tier(Generic[T]):
             self.let_go(name)
             self._reserved.pop(name, None)
             now = self._clock()
-            self._entries[name] = _Entry(thing, Held(name, size, now, now, name in self._pinned))
+            self._entries[name] = _Entry(thing, Held(name, size, now, now, base(name) in self._pinned))
 
     def most(self, name: str) -> int:
         """So many bytes fit under that name, once all else is gone that may go."""
         with self._lock:
-            return eviction.most([held for held in self._held() if held.name != name], self.limit)
+            return eviction.most(self._beside(name), self.limit)
 
     @property
     def arriving(self) -> bool:
@@ -109,14 +116,11 @@ class Tier(Generic[T]):
         with self._lock:
             leaving = sum(size for ref, size in self._leaving if ref() is not None)
             excess = self.bytes - leaving + size - self.limit
-            candidates = [held for held in self._held() if held.name != name]
-            for each in eviction.order(candidates, self._clock(), scarce > 0):
+            for each in eviction.order(self._beside(name), self._clock(), scarce > 0):
                 if max(excess, scarce) > 0 and self.let_go(each.name, idle=True):
                     excess -= each.bytes
                     scarce -= each.bytes
-            for each in eviction.victims(
-                [held for held in self._held() if held.name != name], excess, self._clock(), scarce > 0
-            ):
+            for each in eviction.victims(self._beside(name), excess, self._clock(), scarce > 0):
                 self.let_go(each.name)
             if self.bytes + size > self.limit:
                 return False
@@ -136,6 +140,14 @@ class Tier(Generic[T]):
                     return each.name
             return None
 
+    def retire(self, idle_s: float) -> list[str]:
+        """Let go what has a version that was used later, and was not used itself for so long; returns the names."""
+        with self._lock:
+            newest = {base(held.name): held.name for held in sorted(self._held(), key=lambda held: held.used)}
+            since = self._clock() - idle_s
+            old = [held for held in self._held() if newest[base(held.name)] != held.name and held.used < since]
+            return [held.name for held in old if self.let_go(held.name, idle=True)]
+
     def let_go(self, name: str, *, idle: bool = False) -> bool:
         """Hold it no longer; with ``idle`` only if nobody else holds it. Returns whether it was let go."""
         with self._lock:
@@ -152,6 +164,14 @@ class Tier(Generic[T]):
             if thing is not None:
                 self._leaving.append((ref, entry.held.bytes))
             return True
+
+    def _beside(self, name: str) -> list[Held]:
+        """All others. That it is pinned keeps no other version of it."""
+        return [
+            held._replace(pinned=held.pinned and base(held.name) != base(name))
+            for held in self._held()
+            if held.name != name
+        ]
 
     def _held(self) -> list[Held]:
         return [entry.held for entry in self._entries.values()]
