@@ -21,7 +21,7 @@ from sie_config.model_spec import ModelSpec
 from sie_config.sources import LocalSource
 from sie_config.tasks import Dense, Multivector, Score, Tasks
 from sie_sdk.scoring import maxsim
-from sie_sdk.types import Item, ScoreRequest
+from sie_sdk.types import EncodeParams, EncodeRequest, Item, ScoreRequest
 from tests.golden import golden
 from tests.golden.checkpoint_table import CHECKPOINTS
 from tests.golden.checkpoints import checkpoint
@@ -90,6 +90,30 @@ def test_dense_vectors_equal_sentence_transformers(key: str, kind: str) -> None:
     assert np.abs(vectors - stored[f"{kind}vectors"]).max() < 1e-5
     alone = np.concatenate([matrix(loaded(key), [row]) for row in rows[:6]])
     assert np.abs(alone - vectors[:6]).max() < 2e-6
+
+
+@pytest.mark.parametrize("given", ["spec", "request", "instruction"])
+@pytest.mark.parametrize("kind", ["", "query_"])
+def test_a_template_gives_what_sentence_transformers_gives_with_that_prompt(kind: str, given: str) -> None:
+    stored, record, model = golden.arrays("e5-small"), CHECKPOINTS["e5-small"], loaded("e5-small")
+    templates = {"query": record.query_prompt + "{text}", "doc": record.document_prompt + "{text}"}
+    params, dense = EncodeParams(options={"is_query": bool(kind)}), Dense(dim=384, query_prompt="wrong: ")
+    assert params.options is not None
+    if given == "spec":
+        task = {"query_template": templates["query"], "document_template": templates["doc"]}
+        dense = Dense(dim=384, **task)  # type: ignore[arg-type]
+    elif given == "request":
+        params.options.update({f"{side}_template": template for side, template in templates.items()})
+    else:
+        prompt = record.query_prompt if kind else record.document_prompt
+        whole = {"query_template": "{instruction}: {text}", "doc_template": "{instruction}: {text}"}
+        params.options.update(whole | {"default_instruction": prompt.removesuffix(": ")})
+    spec = msgspec.structs.replace(model.spec, tasks=Tasks(dense=dense))
+    texts = [golden.texts()[name] for name in stored[f"{kind}names"]]
+    plan = encode.plan(model, spec, EncodeRequest([Item(text=text) for text in texts], params))
+    ids = golden.rows(stored[f"{kind}tokens"], stored[f"{kind}lengths"])
+    assert [row.ids.tolist() for row in plan.rows] == [own.tolist() for own in ids]
+    assert np.abs(matrix(model, list(plan.rows)) - stored[f"{kind}vectors"]).max() < 1e-5
 
 
 @pytest.mark.parametrize("key", DENSE)
