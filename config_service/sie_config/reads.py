@@ -42,6 +42,8 @@ class ModelRow(msgspec.Struct, frozen=True):
     machine_profile: str
     revision: str
     profiles: list[str]
+    machine_profiles: list[str]
+    """All that it is placed on, its own first; none where it is not served."""
     status: str
     """As requests meet it: ``planned`` also where nothing that is deployed runs it."""
     origin: str
@@ -195,6 +197,7 @@ class Reads:
             lane.profile,
             spec.revision,
             spec.profile_names,
+            [lane.profile for lane in lanes_of(spec)],
             spec.status,
             "baseline" if stored is None else stored.origin,
             spec.owner,

@@ -73,6 +73,7 @@ async def test_all_models_are_listed_with_where_they_run(client: httpx.AsyncClie
         "machine_profile": "l4",
         "revision": "0",
         "profiles": ["default"],
+        "machine_profiles": ["l4"],
         "status": "ready",
         "origin": "baseline",
         "owner": "",

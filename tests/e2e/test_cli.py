@@ -100,7 +100,8 @@ def test_what_a_model_is_and_what_a_name_leads_to(tiny: str) -> None:
         "test/absent",
         "test/tiny",
     ]
-    assert sie(tiny, "config", "bundles").stdout.splitlines()[1].split()[:3] == ["default", "2", "1"]
+    bundle = sie(tiny, "config", "bundles").stdout.splitlines()[1]
+    assert bundle.split()[:5] == ["default", "10", "packed", "ready", "2"]
     assert sie(tiny, "config", "bundles", "default").stdout.startswith("name: default\n")
     assert sie(tiny, "health").stdout.splitlines()[0].split()[0] in ("worker", "lane")
 

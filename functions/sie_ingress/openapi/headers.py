@@ -51,7 +51,9 @@ EXPIRES: Final = Parameter(
 )
 POOL: Final = Parameter("X-SIE-Pool", "The pool that is to compute it; without it the model's own.")
 PROFILE: Final = Parameter(
-    "X-SIE-MACHINE-PROFILE", "`pool/profile` names a pool too; the profile is always the model's own."
+    "X-SIE-MACHINE-PROFILE",
+    "The machine that shall compute it, `l4`; `pool/l4` names a pool too. Where the model is not placed on it, its own "
+    "does.",
 )
 
 EVERYWHERE: Final = (REQUEST_ID,)

@@ -105,17 +105,20 @@ def specs(rows: Sequence[Mapping[str, Any]]) -> None:
     """The specs of the catalogue by name."""
     table = _table("model", "bundle", "machine", "pool", "profiles", "revision")
     for row in rows:
-        names = (row[name] for name in ("model_id", "bundle", "machine_profile", "pool"))
+        machines = ", ".join(row.get("machine_profiles", (row["machine_profile"],))) or "-"
+        names = (row["model_id"], row["bundle"] or "-", machines, row["pool"])
         table.add_row(*_plain_texts(*names, ", ".join(row["profiles"]), row["revision"][:12]))
     _print(table)
 
 
 def bundles(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The bundles by name."""
-    table = _table("bundle", "models", "families", "workers")
+    """The bundles, as they are preferred, with the machine profiles of each that are deployed."""
+    table = _table("bundle", "priority", "engine", "state", "models", "families", "workers", "machines")
     for row in rows:
+        told = (row.get("engine", ""), row.get("status", ""))
         counts = (str(row[name]) for name in ("model_count", "adapter_count", "connected_workers"))
-        table.add_row(*_plain_texts(row["bundle_id"], *counts))
+        machines = ", ".join(row.get("machine_profiles", ())) or "-"
+        table.add_row(*_plain_texts(row["bundle_id"], str(row["priority"]), *told, *counts, machines))
     _print(table)
 
 
