@@ -1,7 +1,7 @@
 """A profile's options in a request: what the request leaves out, its profile gives. Pure.
 
-Owns the order of precedence: the request's own, then its profile's. Whoever accepts a request applies its profile;
-workers know of none but its LoRA, which travels as ``options.lora_id``.
+Owns the order of precedence: the request's own, as far as the spec allows them, then its profile's. Whoever accepts a
+request applies its profile; workers know of none but its LoRA, which travels as ``options.lora_id``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ def with_profile(request: Request, spec: ModelSpec) -> Request:
     is nothing to change.
 
     Raises:
-        InvalidInputError: the model has no such profile or LoRA, or its name is no string.
+        InvalidInputError: the model has no such profile or LoRA, its name is no string, or the spec allows requests
+            other options only.
     """
     own = options_of(request)
+    if spec.options:
+        _check_allowed(own, spec, "options" if isinstance(request, ScoreRequest) else "params.options")
     if not spec.profiles and not own.keys() & {"profile", LORA, "lora"}:
         return request
     field = "options" if isinstance(request, ScoreRequest) else "params.options"
@@ -50,6 +53,18 @@ def with_profile(request: Request, spec: ModelSpec) -> Request:
     if not defaults and len(options) == len(own) and "lora" not in own:
         return request
     return _merged(request, spec, options, defaults)
+
+
+def _check_allowed(own: Mapping[str, Any], spec: ModelSpec, field: str) -> None:
+    for name in own:
+        if name != "profile" and (LORA if name == "lora" else name) not in spec.options:
+            allowed = ", ".join(("profile", *spec.options))
+            raise InvalidInputError(
+                f"{spec.id} takes no option {name[:64]!r} of requests.",
+                field=f"{field}.{name[:64]}",
+                limit=allowed,
+                hint=f"It takes: {allowed}.",
+            )
 
 
 def options_of(request: Request) -> Mapping[str, Any]:

@@ -155,6 +155,18 @@ def test_a_lora_that_no_profile_declares_is_refused_with_those_that_are_declared
         with_profile(encode(options={"lora": "law"}), MODEL)
 
 
+def test_a_spec_may_allow_requests_some_options_only_and_its_profiles_all() -> None:
+    spec = msgspec.structs.replace(PROFILED, options=("is_query", "lora_id"))
+    assert with_profile(encode(options={"is_query": True, "profile": "compact"}), spec) == encode(
+        output_types=["dense"], output_dtype="int8", options={"is_query": True, "normalize": False}
+    )
+    with pytest.raises(InvalidInputError) as refused:
+        with_profile(encode(options={"normalize": True}), spec)
+    assert refused.value.field == "params.options.normalize" and refused.value.limit == "profile, is_query, lora_id"
+    with pytest.raises(InvalidInputError, match="activation"):
+        with_profile(ScoreRequest(ITEMS[0], ITEMS, options={"activation": "none"}), spec)
+
+
 def test_every_option_that_an_operation_reads_has_a_type_and_no_other_has_one() -> None:
     read = {*runtime_options.ENCODE, *runtime_options.SCORE, *runtime_options.PARAMS}
     read |= {name for names in runtime_options.EXTRACT.values() for name in names}
