@@ -8,7 +8,18 @@ import sys
 
 import psutil
 
-TABLES = ("compare", "from_zero", "warm_path", "engine", "residency", "broker", "stack", "compression", "sdk")
+TABLES = (
+    "compare",
+    "from_zero",
+    "warm_path",
+    "engine",
+    "residency",
+    "broker",
+    "stack",
+    "compression",
+    "sdk",
+    "catalogue",
+)
 
 
 def main() -> None:

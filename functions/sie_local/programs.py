@@ -23,7 +23,7 @@ from sie_local.state import StateFolder
 from sie_sdk.errors import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
-NATS_MEMORY = "96MiB"
+NATS_MEMORY = "160MiB"
 """From where the server's collector works harder (Go's own setting ``GOMEMLIMIT``): left alone, it lets garbage double
 what a long queue takes."""
 INSTALL = "pip install 'sie-knative[local]'"
