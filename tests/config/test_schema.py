@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from sie_config import catalog, model_spec, schema, validation
 from sie_config.model_spec import ModelSpec
+from tests.config.spec_reference import MARK, PAGE, examples, reference
 from tests.config.specs import specs
 from tests.config.test_validation import WRITTEN, changed
 
@@ -63,6 +64,22 @@ def test_what_is_wrong_is_wrong_by_it_too(path: str, value: Any) -> None:
     assert not SCHEMA.is_valid(document)
     assert validation.faults(document)
     assert SCHEMA.is_valid(WRITTEN)
+
+
+def test_the_page_has_every_field_as_it_is_and_its_examples_are_valid() -> None:
+    written = PAGE.read_text().partition(MARK)[2]
+    assert written == "\n" + reference(), "python -m tests.config.spec_reference"
+    for document in examples():
+        assert validation.faults(document) == []
+        assert list(SCHEMA.iter_errors(document)) == []
+
+
+def test_the_faults_on_the_page_are_what_one_gets() -> None:
+    document = changed("tasks.dense.dim", 0, changed("tasks.dense.poling", "cls"))
+    document = changed("sources.0", {"kind": "hub", "repo": "a/b", "revision": "main"}, document)
+    document = changed("profiles.fast.options.top_k", 0, document)
+    told = "\n".join(map(str, validation.faults(document)))
+    assert f"```\n{told}\n```" in PAGE.read_text()
 
 
 def test_every_field_says_what_it_is() -> None:
