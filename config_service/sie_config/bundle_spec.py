@@ -15,6 +15,7 @@ import msgspec
 
 from sie_config import faults
 from sie_config.model_spec import Input, ModelSpec, Name
+from sie_config.structure import Finding
 from sie_sdk.errors import ConfigurationError
 
 PACKAGED: Final = Path(__file__).parent / "bundles"
@@ -106,11 +107,8 @@ def parse(told: object, *, origin: str) -> BundleSpec:
     """
     spec = faults.checked(told, BundleSpec, origin=origin)
     if (spec.status == "planned") != bool(spec.blocked_by):
-        raise ConfigurationError(
-            f"{origin} is wrong: blocked_by: a planned bundle says what it waits for, and no other does.",
-            field=origin,
-            faults=["blocked_by"],
-        )
+        fault = Finding("blocked_by", "a planned bundle says what it waits for, and no other does", spec.blocked_by)
+        raise ConfigurationError(f"{origin} is wrong: {fault}.", field=origin, faults=[msgspec.to_builtins(fault)])
     return spec
 
 

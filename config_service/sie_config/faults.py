@@ -1,17 +1,18 @@
 """Everything that is wrong with a document, told at once: a YAML file read, a mapping from it made a record.
 
-Owns the wording. What a record may say stands with the record (``bundle_spec``, ``machine_profile``).
+Owns the errors. What is wrong is found by ``structure``; what a record may say stands with the record
+(``bundle_spec``, ``machine_profile``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
+from sie_config import structure
 from sie_sdk.errors import ConfigurationError
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -36,26 +37,11 @@ def checked(document: Any, kind: type[R], *, origin: str) -> R:
     """The record of a mapping from YAML or JSON; ``origin``: what errors call it.
 
     Raises:
-        ConfigurationError: names **all** faults, each with its path and what is allowed there.
+        ConfigurationError: names **all** faults; ``details["faults"]`` has each as a `Finding`'s fields.
     """
     if not isinstance(document, dict):
         raise ConfigurationError(f"{origin} is not a mapping.", field=origin)
-    if faults := list(_faults(document, kind)):
-        raise ConfigurationError(f"{origin} is wrong: {'; '.join(faults)}.", field=origin, faults=faults)
+    if found := [each for _, each in structure.faults(document, kind)]:
+        told = "; ".join(map(str, found))
+        raise ConfigurationError(f"{origin} is wrong: {told}.", field=origin, faults=msgspec.to_builtins(found))
     return msgspec.convert(document, type=kind)
-
-
-def _faults(document: dict[str, Any], kind: type[msgspec.Struct]) -> Iterator[str]:
-    known = {field.name: field for field in msgspec.structs.fields(kind)}
-    for name in document.keys() - known.keys():
-        yield f"{name}: unknown field (known: {', '.join(known)})"
-    for name, field in known.items():
-        if name not in document:
-            if field.required:
-                yield f"{name}: required"
-            continue
-        try:
-            msgspec.convert(document[name], type=field.type)
-        except msgspec.ValidationError as error:
-            text, _, path = str(error).partition(" - at `$")
-            yield f"{name}{path.rstrip('`')}: {text}"

@@ -66,9 +66,9 @@ def test_a_bundle_runs_a_model_whose_family_tasks_and_inputs_it_has_all() -> Non
     [
         (
             {"priority": -1, "engine": "fast", "extra": 1},
-            ["extra: unknown field", "priority: ", "engine: Invalid enum"],
+            ["extra: unknown field", "priority: ", "engine: 'fast' is not one of"],
         ),
-        ({"tasks": ["dense", "paint"], "id": "Big One"}, ["tasks[1]: Invalid enum", "id: "]),
+        ({"tasks": ["dense", "paint"], "id": "Big One"}, ["tasks[1]: 'paint' is not one of", "id: "]),
         ({"families": [], "machine_profiles": ["a b"]}, ["families: ", "machine_profiles[0]: "]),
         ({"status": "planned"}, ["blocked_by"]),
         ({"blocked_by": "nothing"}, ["blocked_by"]),
@@ -83,7 +83,7 @@ def test_all_faults_of_a_bundle_are_told_at_once(change: dict[str, Any], faults:
 
 
 def test_what_a_bundle_must_say_is_asked_for() -> None:
-    with pytest.raises(ConfigurationError, match="id: required; engine: required; families: required"):
+    with pytest.raises(ConfigurationError, match=r"id: missing; .*engine: missing; .*families: missing; "):
         bundle_spec.parse({}, origin="b.yaml")
     with pytest.raises(ConfigurationError, match="is not a mapping"):
         bundle_spec.parse(["default"], origin="b.yaml")
@@ -167,7 +167,7 @@ def test_the_faults_of_all_machine_profiles_are_told_together(tmp_path: Path) ->
     for said in (
         "l4.limits.nvidia.com/gpu: not 2",
         "[1] is wrong: device: ",
-        "limits[...]",
+        "limits.cpu",
         "y.gpus",
         "l4 a second time",
     ):
