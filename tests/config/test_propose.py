@@ -145,6 +145,18 @@ def test_prompts_are_those_of_sentence_transformers(said: dict[str, Any], query:
     assert dense is not None and (dense.query_prompt, dense.document_prompt) == (query, document)
 
 
+def test_a_prompt_with_an_instruction_becomes_a_template_that_takes_others() -> None:
+    said = {"prompts": {"query": "Instruct: Given a search, find passages\nQuery:", "document": ""}}
+    found = proposed(sentence(**{"config_sentence_transformers.json": said})).spec.tasks.dense
+    template = "Instruct: {instruction}\nQuery:{text}"
+    assert found == Dense(dim=384, query_template=template, instruction="Given a search, find passages")
+
+
+def test_a_prompt_that_is_there_by_default_is_a_doubt() -> None:
+    said = {"prompts": {"s2s": "same: "}, "default_prompt_name": "s2s"}
+    assert doubted(proposed(sentence(**{"config_sentence_transformers.json": said}))) == ["tasks.dense.query_prompt"]
+
+
 def test_a_card_that_mentions_prompts_which_no_settings_name_is_a_doubt() -> None:
     card = CARD.format(tags="x") + 'Each input text should start with "query: " or "passage: ".\n'
     assert doubted(proposed(sentence(**{"README.md": card}))) == ["tasks.dense.query_prompt"]

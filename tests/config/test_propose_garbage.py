@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sie_config import model_spec
@@ -19,7 +19,12 @@ from sie_config.sources import LocalSource
 from sie_sdk.errors import ConfigurationError
 from tests.config.model_folders import BERT, CARD, PYLATE, PYLATE_SIZES, TOKENIZER, folder, labels, sentence
 
-TEXT = st.one_of(st.text(max_size=12), st.sampled_from(["", "mean", "torch.nn.Tanh", "\ud800", "a\nb: # c", "query"]))
+SLOW = (HealthCheck.too_slow,)
+"""Tests share two cores."""
+
+TEXT = st.one_of(
+    st.text(max_size=12), st.sampled_from(["", "mean", "torch.nn.Tanh", "\ud800", "a\nb: # c", "\x85\u2028", "query"])
+)
 NUMBER = st.one_of(st.integers(), st.sampled_from([-1, 0, 1, 2, 512, 10**30]), st.floats())
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), NUMBER, TEXT),
@@ -62,7 +67,7 @@ def check(files: dict[str, Any]) -> None:
 
 
 @given(st.sampled_from(BASES), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
 def test_one_field_of_one_file_is_anything(base: dict[str, Any], data: st.DataObject) -> None:
     files = {"tokenizer_config.json": TOKENIZER, "README.md": CARD.format(tags="x"), **base}
     name = data.draw(st.sampled_from(sorted(own for own in files if isinstance(files[own], dict))))
@@ -71,27 +76,34 @@ def test_one_field_of_one_file_is_anything(base: dict[str, Any], data: st.DataOb
 
 
 @given(st.sampled_from(BASES), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 def test_a_file_is_any_json(base: dict[str, Any], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*base, *READ]))
     check(base | {name: json.dumps(data.draw(JSON))})
 
 
 @given(st.sampled_from(BASES), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 def test_a_file_is_any_bytes(base: dict[str, Any], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*base, *READ]))
     check(base | {name: data.draw(st.binary(max_size=40))})
 
 
 @given(st.lists(st.fixed_dictionaries({"type": TEXT, "path": TEXT}), max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 def test_modules_are_of_any_kind_and_lie_anywhere(modules: list[dict[str, str]]) -> None:
     check(BASES[0] | {"modules.json": json.dumps(modules)})
 
 
+@given(TEXT, TEXT)
+@settings(deadline=None, suppress_health_check=SLOW)
+def test_prompts_are_any_text(query: str, document: str) -> None:
+    prompts = {"query": query, "document": document, "": query}
+    check(BASES[0] | {"config_sentence_transformers.json": json.dumps({"prompts": prompts})})
+
+
 @given(TEXT, JSON)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 def test_a_card_says_anything(name: str, value: Any) -> None:
     card = json.dumps({"license": value, "tags": value, "language": value, "model-index": value, name: value})
     check(BASES[0] | {"README.md": f"---\n{card}\n---\n"})

@@ -13,6 +13,9 @@ SENTENCE = "config_sentence_transformers.json"
 _DOCUMENTS = ("document", "passage", "corpus")
 """The names sentence-transformers looks under, in its order."""
 
+_INSTRUCTED = re.compile(r"Instruct: (.+)\nQuery:( ?)")
+"""The usual prompt of a model that takes instructions (E5, Qwen3, GTE), with its default one."""
+
 _HINTS = ("query: ", "passage: ", "search_query: ", "Represent this sentence", "Instruct: ", "for retrieval: ")
 """What cards of models with prompts say."""
 
@@ -32,10 +35,16 @@ def _prompts(papers: Papers, draft: Draft) -> None:
     query = given.get("query", "" if "query" in (own.prompts or {}) else usual)
     name = next((name for name in _DOCUMENTS if name in (own.prompts or {})), own.default_prompt_name)
     document = given.get(name, "")
-    if query:
+    if query and (asked := _INSTRUCTED.fullmatch(query)) is not None:
+        draft.put("tasks.dense.query_template", f"Instruct: {{instruction}}\nQuery:{asked[2]}{{text}}", SENTENCE)
+        draft.put("tasks.dense.instruction", asked[1], f"{SENTENCE}: prompts")
+    elif query:
         draft.put(field, query, f"{SENTENCE}: prompts")
     if document:
         draft.put("tasks.dense.document_prompt", document, f"{SENTENCE}: prompts.{name}")
+    if usual and usual in (query, document):
+        told = f"{own.default_prompt_name!r} is put before every text by default, but not by encode_query"
+        draft.doubt(field, f"{SENTENCE}: {told}")
     if others := sorted(given.keys() - {"query", name, own.default_prompt_name}):
         told = "" if query or document else ", and none for queries or documents"
         draft.doubt(field, f"{SENTENCE} has prompts for {', '.join(others[:8])}{told}: `instruction` in requests")

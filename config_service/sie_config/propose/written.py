@@ -24,9 +24,21 @@ def document(proposal: Proposal, asked: str) -> str:
 
 
 def scalar(value: object) -> str:
-    """One value on one line, as YAML reads it back."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False)
+    """One value on one line, as YAML reads it back: what has no form of its own on a line is escaped."""
+    plain = all(text.isprintable() for text in _texts(value))
+    style = None if plain else '"'
+    text = yaml.safe_dump(
+        value, default_flow_style=True, default_style=style, width=float("inf"), allow_unicode=plain, sort_keys=False
+    )
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | Mapping):
+        for own in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(own)
 
 
 def _mapping(values: Mapping[str, Any], path: str, notes: Mapping[str, str], depth: int) -> Iterator[str]:
