@@ -188,5 +188,7 @@ def test_a_watcher_sees_changes_as_they_are_made(engineer: Engineer) -> None:
         assert event["data"]["changes"][0]["model"] == "acme/seen"
     finally:
         process.kill()
-        process.wait()
+        reading.join(10)
+        with process:
+            pass
     engineer.sie("config", "delete", "acme/seen", "--yes")
