@@ -32,7 +32,7 @@ from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config.model_spec import ModelSpec
-from sie_config.registry import Registry, lane_of
+from sie_config.registry import Registry, lanes_of
 from sie_config.variant import name_of
 from sie_sdk.errors import SIEError
 from sie_sdk.types import Priority
@@ -235,4 +235,4 @@ def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSp
             specs.append(registry.resolve(name))
         except SIEError as error:
             log.warning("not pinned: %s", error)
-    return [spec for spec in specs if lane_of(spec) == lane]
+    return [spec for spec in specs if lane in lanes_of(spec)]
