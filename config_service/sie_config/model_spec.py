@@ -8,6 +8,7 @@ architecture needs a YAML file and a golden vector, nothing else.
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -207,12 +208,23 @@ def _written(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         told = {config.tag_field: config.tag} if config.tag_field else {}
-        for field in msgspec.structs.fields(value):
-            held = getattr(value, field.name)
-            default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-            if held != default:
-                told[field.encode_name] = _written(held)
+        for name, written, default in _fields(type(value)):
+            if (held := getattr(value, name)) != default:
+                told[written] = _written(held)
         return told
     if isinstance(value, dict):
         return {name: _written(held) for name, held in value.items()}
     return [_written(held) for held in value] if isinstance(value, tuple | list) else value
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, str, Any]]:
+    """Name, name as written and default of each field; to look them up takes longer than to write a spec."""
+    return [
+        (
+            field.name,
+            field.encode_name,
+            field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),
+        )
+        for field in msgspec.structs.fields(kind)
+    ]

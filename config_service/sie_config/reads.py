@@ -166,10 +166,11 @@ class Reads:
     async def export(self, request: Request) -> Response:
         """The whole catalogue: JSON, or a YAML stream where ``format`` says so."""
         form = _one_of("format", request.query_params.get("format", "json"), ("json", "yaml"))
-        state = self._state()
-        etag = f"{state.epoch}-{form}"
-        if preconditions.is_known(request.headers, etag):
+        if preconditions.is_known(request.headers, etag := f"{self._state().epoch}-{form}"):
             return self._unchanged(etag)
+        await self._export.prepare(self._state())
+        state = self._state()  # somebody may have written meanwhile
+        etag = f"{state.epoch}-{form}"
         if form == "yaml":
             return Response(self._export.yaml(state), headers=self._headers(etag), media_type=YAML)
         written = self._export.json(state, clock.now(), self._bundles.every())
