@@ -69,8 +69,8 @@ def brief(value: Any) -> Any:
     match value:
         case None | bool():
             return value
-        case int() if abs(value) < 1 << 63:
-            return value
+        case int():
+            return value if abs(value) < 1 << 63 else f"a number of {value.bit_length()} bits"
         case float() if math.isfinite(value):
             return value
         case str():
@@ -140,7 +140,7 @@ def _walk(kind: inspect.Type, value: Any, path: Path) -> Iterator[tuple[Path, Fi
         case inspect.DictType(key_type=keys, value_type=values) if isinstance(value, dict):
             for name, each in value.items():
                 if next(_walk(keys, name, ()), None) is not None:
-                    at = (*path, str(name))
+                    at = (*path, _name(name))
                     yield at, finding(at, f"the name is not {allowed(keys)}", name, allowed(keys))
                 else:
                     yield from _walk(values, each, (*path, name))
@@ -159,8 +159,8 @@ def _fields(kind: Any, value: dict[Any, Any], path: Path) -> Iterator[tuple[Path
             yield at, finding(at, f"missing; it is {allowed(field.type)}", None, allowed(field.type))
     for name in value:
         if name not in names and name not in tags:
-            at, known = (*path, str(name)), [*tags, *names]
-            hint = _TRUTHS if isinstance(name, bool) else nearest(str(name), known)
+            at, known = (*path, _name(name)), [*tags, *names]
+            hint = _TRUTHS if isinstance(name, bool) else nearest(at[-1], known)
             yield at, finding(at, f"unknown field; {hint}", value[name], ", ".join(known))
 
 
@@ -210,6 +210,11 @@ def _is(kind: inspect.Type, value: Any) -> bool:
                 and value.encode(errors="replace").decode() == value
             )
     return False
+
+
+def _name(key: Any) -> str:
+    """What stands where a name does, which in YAML may be anything."""
+    return key if isinstance(key, str) else str(brief(key))
 
 
 def _wrong(kind: inspect.Type, value: Any, path: Path) -> tuple[Path, Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +22,7 @@ from sie_config.structure import Finding, Path, finding
 from sie_config.tasks import Extract, Score, Tasks
 
 MOST: Final = 100
-"""So many faults are told; a document with more is no spec."""
+"""So many faults are told; a document with more is no spec, and looking for all of them would take long."""
 COMPUTED: Final = {"extract": frozenset(runtime_options.EXTRACT), "inputs": frozenset({"text"})}
 """What this build computes, of what a spec can say; everything else is planned."""
 
@@ -32,13 +33,11 @@ def faults(document: Any) -> list[Finding]:
     """Everything that is wrong with the document of a spec; none: `model_spec.parse` takes it."""
     if not isinstance(document, dict):
         return [Finding("", "the document is not a mapping of fields", structure.brief(document), "a mapping")]
-    found = list(structure.faults(document, ModelSpec))
+    found = list(islice(structure.faults(document, ModelSpec), MOST + 1))
+    if len(found) > MOST:
+        return [each for _, each in found[:MOST]] + [Finding("", f"more faults: these are the first {MOST}")]
     given = _Given(document, [path for path, _ in found])
-    for rule in _RULES:
-        found += _told_by(rule, given)
-    told = [each for _, each in found]
-    more = [Finding("", f"and {len(told) - MOST} more faults")] if len(told) > MOST else []
-    return told[:MOST] + more
+    return [each for _, each in found] + [each for rule in _RULES for _, each in _told_by(rule, given)]
 
 
 def warnings(spec: ModelSpec, families: Collection[str] = ()) -> list[Finding]:

@@ -198,10 +198,10 @@ def test_an_error_carries_each_fault_with_its_value_and_what_is_allowed() -> Non
     ]
 
 
-def test_a_hundred_faults_are_told_and_how_many_more_there_are() -> None:
-    faults = validation.faults(changed("tasks.dense.dims", ["x"] * 1000))
+def test_a_hundred_faults_are_told_and_a_million_cost_no_more() -> None:
+    faults = validation.faults(changed("options", ["top_kk"] * 1_000_000))
     assert len(faults) == validation.MOST + 1
-    assert str(faults[-1]) == "and 900 more faults"
+    assert str(faults[-1]) == "more faults: these are the first 100"
 
 
 # -- mutations ---------------------------------------------------------------------------------------------------------
@@ -253,6 +253,13 @@ def test_junk_anywhere_is_told_by_its_path_and_never_crashes(data: st.DataObject
     except msgspec.ValidationError:
         at = structure.spelled(path)
         assert any(fault.path == at or fault.path.startswith((f"{at}.", f"{at}[")) for fault in faults), (at, faults)
+
+
+@pytest.mark.parametrize("path", ["tasks.dense.dim", "revision", "sources", "profiles.fast.options.muvera"])
+def test_a_number_too_long_for_a_text_is_told_by_its_bits(path: str) -> None:
+    huge = 1 << 20_000
+    assert "a number of 20001 bits" in "".join(told(changed(path, huge)).values())
+    assert told({**changed(path, {huge: huge}), huge: huge})
 
 
 @given(st.data())
