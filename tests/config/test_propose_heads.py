@@ -147,30 +147,53 @@ def test_a_marker_that_may_be_several_tokens_is_a_doubt() -> None:
     ]
 
 
+EXPANSION = {"strategy": "fixed", "attend": True, "token": None, "length": 48}
+ENCODER = {
+    **PYLATE,
+    "config.json": MODERNBERT,
+    "modules.json": chain("Transformer", "Dense", "MultiVectorMask", "Normalize"),
+    "sentence_bert_config.json": {"document_length": 300, "query_expansion": EXPANSION},
+    "2_MultiVectorMask/config.json": {
+        "skiplist_words": [],
+        "skiplist_tasks": ["document"],
+        "keep_only_token_ids": None,
+    },
+    "config_sentence_transformers.json": {
+        "model_type": "MultiVectorEncoder",
+        "prompts": {"query": "[unused0] ", "document": "[D] "},
+    },
+    "tokenizer_config.json": TOKENIZER | {"extra_special_tokens": ["[D] "]},
+}
+
+
 def test_a_multi_vector_encoder_of_sentence_transformers_6() -> None:
-    files = PYLATE | {
-        "config.json": MODERNBERT,
-        "modules.json": chain("Transformer", "Dense", "MultiVectorMask", "Normalize"),
-        "sentence_bert_config.json": {
-            "document_length": 300,
-            "query_expansion": {"strategy": "fixed", "attend": True, "length": 48},
-        },
-        "2_MultiVectorMask/config.json": {"skiplist_words": []},
-        "config_sentence_transformers.json": {
-            "model_type": "MultiVectorEncoder",
-            "prompts": {"query": "[Q] ", "document": "[D] "},
-        },
-    }
-    found = proposed(files, PYLATE_SIZES).spec
-    assert found.tasks.multivector == Multivector(
+    found = proposed(ENCODER, PYLATE_SIZES)
+    assert found.spec.tasks.multivector == Multivector(
         dim=128,
         projection="1_Dense.linear",
-        query_marker="[Q] ",
+        query_marker="[unused0]",
         document_marker="[D] ",
         query_length=48,
         attend_to_mask=True,
     )
-    assert found.max_sequence_length == 300
+    assert (found.spec.max_sequence_length, found.spec.status, found.doubts) == (300, "ready", ())
+    plain = proposed(ENCODER | {"sentence_bert_config.json": {"document_length": 300, "query_expansion": None}})
+    assert plain.spec.tasks.multivector and plain.spec.tasks.multivector.query_length == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "blocked_by"),
+    [
+        ("sentence_bert_config.json", {"query_expansion": EXPANSION | {"strategy": "min"}}, "the strategy 'min'"),
+        ("sentence_bert_config.json", {"query_expansion": EXPANSION | {"token": "<pad>"}}, "the token '<pad>'"),
+        ("2_MultiVectorMask/config.json", {"skiplist_words": ["."], "skiplist_tasks": ["query"]}, "skiplist_tasks"),
+        ("2_MultiVectorMask/config.json", {"keep_only_token_ids": [7]}, "keep_only_token_ids"),
+    ],
+)
+def test_what_of_an_encoder_nothing_computes_is_waited_for(
+    name: str, settings: dict[str, Any], blocked_by: str
+) -> None:
+    assert blocked_by in proposed(ENCODER | {name: settings}, PYLATE_SIZES).spec.blocked_by
 
 
 def test_a_colbert_of_stanford() -> None:

@@ -16,6 +16,7 @@ _RANKS: Final = frozenset(("cross-encoder", "text-ranking", "reranker", "rerank"
 _SPARSE: Final = frozenset(("splade", "sparse-encoder", "sparse"))
 _SENTENCES: Final = frozenset(("sentence-transformers", "sentence-similarity", "feature-extraction"))
 _CONFIG = "config.json"
+SENTENCE = "config_sentence_transformers.json"
 _LEXICAL = "sparse_linear.pt"
 _TOKENS = "colbert_linear.pt"
 
@@ -103,10 +104,10 @@ def _ranker(papers: Papers, family: Family, source: str, draft: Draft) -> None:
     if family.known is not None and family.known.decoder:
         draft.doubt(field, "rerankers of this family usually want a template around query and text; no file says it")
     if any((papers.sentence.prompts or {}).values()):
-        draft.block("a prompt before a reranker's query (config_sentence_transformers.json)")
+        draft.block(f"a prompt before a reranker's query ({SENTENCE})")
     own = papers.config.sentence_transformers.get("activation_fn")
-    said = papers.sentence.activation_fn or (own if isinstance(own, str) else "")
-    said = said or papers.config.sbert_ce_default_activation_function
+    older = (own if isinstance(own, str) else "") or papers.config.sbert_ce_default_activation_function
+    said, name = papers.sentence.activation_fn or older, SENTENCE if papers.sentence.activation_fn else _CONFIG
     match said.rpartition(".")[2]:
         case "":
             draft.doubt(
@@ -114,9 +115,9 @@ def _ranker(papers: Papers, family: Family, source: str, draft: Draft) -> None:
                 "no file names one: none, as in transformers; sentence-transformers takes a sigmoid and ranks the same",
             )
         case "Identity":
-            draft.put(f"{field}.activation", "none", f"{_CONFIG}: {said}")
+            draft.put(f"{field}.activation", "none", f"{name}: {said}")
         case "Sigmoid":
-            draft.put(f"{field}.activation", "sigmoid", f"{_CONFIG}: {said}")
+            draft.put(f"{field}.activation", "sigmoid", f"{name}: {said}")
         case other:
             draft.block(f"the activation {other} of a score")
 

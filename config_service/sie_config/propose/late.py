@@ -13,7 +13,7 @@ import msgspec
 from sie_config.propose.architecture import Family, hidden
 from sie_config.propose.chain import activation, put_files
 from sie_config.propose.draft import Draft
-from sie_config.propose.folder import Module
+from sie_config.propose.folder import SENTENCE_CONFIGS, Module
 from sie_config.propose.papers import Papers, Step
 
 FIELD = "tasks.multivector"
@@ -51,7 +51,7 @@ def is_late(papers: Papers) -> bool:
 
 def propose(papers: Papers, family: Family, draft: Draft) -> tuple[int, str]:
     """Propose the multivector task and its score; gives how long documents are, and where that stands."""
-    said = _stanford(papers) if not papers.modules else _sentence(papers)
+    said = _stanford(papers) if not papers.modules else _sentence(papers, draft)
     _projection(papers, family, draft)
     for name, marker in (("query_marker", said.query_marker), ("document_marker", said.document_marker)):
         if marker:
@@ -81,25 +81,11 @@ def _stanford(papers: Papers) -> Said:
     )
 
 
-def _sentence(papers: Papers) -> Said:
+def _sentence(papers: Papers, draft: Draft) -> Said:
     """PyLate keeps all of it in one file; sentence-transformers 6 in the transformer's, the prompts and the mask's."""
-    own, body = papers.sentence, papers.transformer
-    prompts = own.prompts or {}
-    mask = next((step for step in papers.modules if step.kind == "MultiVectorMask"), None)
-    if mask is not None:
-        words = frozenset(papers.steps.get(mask.path, Step()).skiplist_words)
-        expansion = body.query_expansion
-        length = expansion.get("length") if expansion else None
-        return Said(
-            source=f"{SENTENCE}, {papers.transformer_file or 'sentence_bert_config.json'}",
-            query_marker=own.query_prefix or prompts.get("query") or "",
-            document_marker=own.document_prefix or prompts.get("document") or "",
-            query_length=length if isinstance(length, int) and length > 0 else QUERY_LENGTH,
-            document_length=body.document_length,
-            attend=expansion.get("attend") is True,
-            skipped=words,
-            augmented=expansion.get("strategy") == "fixed",
-        )
+    own = papers.sentence
+    if any(step.kind == "MultiVectorMask" for step in papers.modules):
+        return _multi_vector_encoder(papers, draft)
     return Said(
         source=SENTENCE,
         query_marker=own.query_prefix or "",
@@ -109,6 +95,34 @@ def _sentence(papers: Papers) -> Said:
         attend=own.attend_to_expansion_tokens,
         skipped=frozenset(string.punctuation if own.skiplist_words is None else own.skiplist_words),
         augmented=own.do_query_expansion,
+    )
+
+
+def _multi_vector_encoder(papers: Papers, draft: Draft) -> Said:
+    own, expansion = papers.sentence, papers.transformer.query_expansion
+    prompts = own.prompts or {}
+    path = next(step.path for step in papers.modules if step.kind == "MultiVectorMask")
+    mask, name = papers.steps.get(path, Step()), papers.transformer_file or SENTENCE_CONFIGS[0]
+    length, token = expansion.get("length"), expansion.get("token")
+    if expansion and expansion.get("strategy") != "fixed":
+        draft.block(f"a query's augmentation of the strategy {expansion.get('strategy')!r} ({name}: query_expansion)")
+    if token not in (None, papers.tokenizer.mask):
+        draft.block(f"a query's augmentation with the token {token!r} ({name}: query_expansion)")
+    if mask.skiplist_words and mask.skiplist_tasks not in ("document", ("document",)):
+        draft.block(f"tokens that are left out of more than documents ({path}/config.json: skiplist_tasks)")
+    if not any(step.kind == "Normalize" for step in papers.modules):
+        draft.block("token vectors that are not of length 1 (modules.json: no Normalize)")
+    if mask.keep_only_token_ids:
+        draft.block(f"documents of which some tokens only are kept ({path}/config.json: keep_only_token_ids)")
+    return Said(
+        source=f"{SENTENCE}, {name}",
+        query_marker=own.query_prefix or prompts.get("query") or "",
+        document_marker=own.document_prefix or prompts.get("document") or "",
+        query_length=length if isinstance(length, int) and length > 0 else QUERY_LENGTH,
+        document_length=papers.transformer.document_length,
+        attend=expansion.get("attend") is True,
+        skipped=frozenset(mask.skiplist_words),
+        augmented=bool(expansion),
     )
 
 

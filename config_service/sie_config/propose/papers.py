@@ -108,6 +108,9 @@ class Tokenizer(msgspec.Struct, frozen=True):
     eos_token: str | Token = ""
     add_eos_token: bool = False
     added_tokens_decoder: dict[str, Token] = {}
+    additional_special_tokens: tuple[str | Token, ...] = ()
+    extra_special_tokens: tuple[str | Token, ...] | dict[str, str | Token] = ()
+    """Where transformers 5 keeps them."""
 
     @property
     def mask(self) -> str:
@@ -122,8 +125,11 @@ class Tokenizer(msgspec.Struct, frozen=True):
 
     @property
     def added(self) -> frozenset[str]:
-        """The tokens that were added to the vocabulary."""
-        return frozenset(token.content for token in self.added_tokens_decoder.values())
+        """The tokens that were added to the vocabulary, or made one."""
+        extra = self.extra_special_tokens
+        named = [*(extra.values() if isinstance(extra, dict) else extra), *self.additional_special_tokens]
+        every = [*named, *self.added_tokens_decoder.values()]
+        return frozenset(token if isinstance(token, str) else token.content for token in every)
 
 
 class Colbert(msgspec.Struct, frozen=True):
@@ -159,6 +165,8 @@ class Step(msgspec.Struct, frozen=True):
     module_input_name: str = ""
     pooling_strategy: str = "max"
     skiplist_words: tuple[str, ...] = ()
+    skiplist_tasks: str | tuple[str, ...] = ("document",)
+    keep_only_token_ids: tuple[int, ...] = ()
 
 
 class Papers(msgspec.Struct, frozen=True):
