@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sie_config import catalog
+from sie_config import catalog, placement
 from sie_config.model_spec import ModelSpec
 from sie_config.sources import HubSource
 
@@ -13,6 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 MARK = "<!-- Below this line is what `python -m tests.config.catalogue_page` writes. -->\n"
 COLUMNS = ["model", "family", "bundle", "tasks", "dims", "tokens", "size", "licence"]
 SHOWN_DIMS = 3
+LAPTOP = placement.deployment("cpu")
 BAR = "\\|"
 """How a table writes |."""
 
@@ -49,7 +50,8 @@ def _line(cells: Iterable[str]) -> str:
 
 def _row(spec: ModelSpec) -> list[str]:
     tokens = str(spec.max_sequence_length or "")
-    return [_name(spec), spec.family, spec.bundle, _tasks(spec), _dims(spec), tokens, _size(spec), spec.licence]
+    bundle = placement.place(spec, LAPTOP).bundle
+    return [_name(spec), spec.family, bundle, _tasks(spec), _dims(spec), tokens, _size(spec), spec.licence]
 
 
 def _size(spec: ModelSpec) -> str:

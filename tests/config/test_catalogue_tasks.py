@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sie_config import bundle_spec, catalog, runtime_options
+from sie_config import bundle_spec, catalog, placement, runtime_options
 from sie_config.model_spec import ModelSpec
 from sie_config.sources import HubSource, LocalSource
 from sie_config.tasks import Score
@@ -19,6 +19,7 @@ from tests.golden.checkpoint_table import CHECKPOINTS
 ROOT = Path(__file__).parents[2]
 SPECS = [spec for spec in catalog.load().values() if spec.tasks.dense is None]
 READY = [spec for spec in SPECS if spec.status == "ready"]
+LAPTOP = placement.deployment("cpu")
 BUNDLES = {bundle.id: bundle for bundle in bundle_spec.load()}
 
 
@@ -43,7 +44,8 @@ def test_weights_come_from_a_folder_of_its_name_and_then_from_the_hub_at_its_com
 
 @pytest.mark.parametrize("spec", each(READY))
 def test_a_ready_model_is_of_a_family_of_its_bundle_and_says_what_it_was_compared_with(spec: ModelSpec) -> None:
-    assert spec.family in BUNDLES[spec.bundle].families and BUNDLES[spec.bundle].status == "ready"
+    bundle = BUNDLES[placement.place(spec, LAPTOP).bundle]
+    assert spec.family in bundle.families and bundle.status == "ready"
     assert spec.parity and all((ROOT / own.test).is_file() for own in spec.parity)
 
 
