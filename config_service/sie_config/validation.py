@@ -320,5 +320,7 @@ _DOUBTS: Final = (_evidence, _unknown_facts, _origin, _unused)
 
 def _unknown_family(spec: ModelSpec, families: Collection[str]) -> Iterator[Finding]:
     if families and spec.status == "ready" and spec.family not in families:
-        told = f"{spec.family} is no family of this build; {structure.nearest(spec.family, sorted(families))}"
-        yield Finding("family", told, spec.family, ", ".join(sorted(families)))
+        known = sorted(families)
+        meant = structure.nearest(spec.family, known)
+        told = f"{spec.family} is no family of this build, so that an adapter has to bring it; {meant}"
+        yield Finding("family", told, spec.family, ", ".join(known))

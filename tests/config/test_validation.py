@@ -302,7 +302,10 @@ def held(document: Any, path: structure.Path) -> Any:
         ({"sources": (LocalSource("here"),)}, "sources: only folders"),
         ({"revision": "main"}, "revision: no commit"),
         ({"sources": (HubSource("org/model", "1" * 40),)}, "sources[0].revision: another commit"),
-        ({"family": "brt"}, "family: brt is no family of this build; did you mean bert?"),
+        (
+            {"family": "brt"},
+            "family: brt is no family of this build, so that an adapter has to bring it; did you mean bert?",
+        ),
         ({"profiles": {"fast": Profile({"threshold": 0.5})}}, "profiles.fast.options.threshold: read by no operation"),
         ({"options": ("top_k",)}, "options[0]: read by no operation"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from sie_config import model_spec, validation
+from sie_config import bundle_spec, model_spec, validation
 from sie_config.cli import folder, plan
 from sie_config.cli.service import ConfigService, asks_config, model_path
 from sie_sdk.cli import exits
@@ -73,9 +73,10 @@ def validate(paths: Sequence[str], as_json: bool) -> None:
         row = {"file": each.name, "id": each.document.get("id"), "faults": msgspec.to_builtins(each.faults)}
         click.echo(msgspec.json.encode(row))
     documents = folder.specs(paths) if not as_json or any(each.faults for each in written) else []
+    families = {family for bundle in bundle_spec.load() for family in bundle.families}
     for document in documents:
         spec = model_spec.parse(document, origin=str(document["id"]))
-        for warning in validation.warnings(spec):
+        for warning in validation.warnings(spec, families):
             click.secho(f"Warning: {spec.id}: {warning}", fg="yellow", err=True)
     if not as_json:
         click.echo(f"{len(documents)} spec{'' if len(documents) == 1 else 's'}, no faults.")
