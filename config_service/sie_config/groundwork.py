@@ -6,13 +6,17 @@ Owns that order. Queues are made by the broker, the entries are written by ``wri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sie_broker.contract import Broker
+from sie_broker.records import Lane
 from sie_config import placement
 from sie_config.model_spec import ModelSpec
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lanes_of
+
+FEW = 64
+"""So many queues are made one by one; of more, it is first asked which are there."""
 
 
 class Groundwork:
@@ -27,16 +31,28 @@ class Groundwork:
     async def lay(self, coming: Sequence[ModelSpec] = ()) -> None:
         """For all models there are, and those to come: a model is told only when its work has a place to wait.
 
+        Once all was laid, and until it is looked over again, a write costs what is new with it.
+
         Raises:
             QueueUnavailableError: the broker does not answer.
             ConfigurationError: it cannot have these queues.
         """
-        registry = self._registry
-        lanes = ((lane, spec.id) for spec in coming for lane in lanes_of(registry.placed(spec)))
-        await self._broker.provision([*registry.queues(), *lanes, *self._queues.living()])
+        new = list(self._new(coming))
+        if self._told and len(new) <= FEW:
+            await self._broker.provision_also(new)
+        else:
+            await self._broker.provision([*self._registry.queues(), *new, *self._queues.living()])
         await self._queues.note_homes(coming)
         if not self._told:
             await self._tell()
+
+    def _new(self, coming: Sequence[ModelSpec]) -> Iterator[tuple[Lane, str]]:
+        """Where work of the models to come will wait, and that of none does now; in the pools that use it, too."""
+        for spec in coming:
+            for lane in lanes_of(self._registry.placed(spec)):
+                if not self._registry.serves(spec.id, lane):
+                    yield lane, spec.id
+                    yield from ((beside, spec.id) for beside in self._queues.beside(lane))
 
     async def look_over(self) -> None:
         """Make the server match again: its storage may have been lost, or changed by somebody else. Errors as `lay`."""

@@ -44,6 +44,12 @@ class PoolQueues:
             if pool.living(self._clock()):
                 yield from self._of(pool)
 
+    def beside(self, lane: Lane) -> Iterator[Lane]:
+        """The lanes of living pools that use what serves this one."""
+        for pool in self._table.pools.values():
+            if pool.living(self._clock()):
+                yield from (own for own in pool.lanes() if service_of(own) == lane)
+
     async def run(self) -> None:
         """Keep them until cancelled."""
         news = asyncio.Event()

@@ -174,10 +174,14 @@ class Registry:
         """The queues that the catalogue needs: where each model that is ready is waited for."""
         return ((lane, spec.id) for spec in self._sorted for lane in lanes_of(spec))
 
+    def serves(self, model: str, lane: Lane) -> bool:
+        """Whether the lane serves the model, by its id, as it stands."""
+        spec = self._specs.get(model.lower())
+        return spec is not None and lane in lanes_of(spec)
+
     def waits_in(self, model: str, lane: Lane) -> bool:
         """Whether work for the model, by its id, may wait in this lane: as it stands, or stood a short while ago."""
-        spec = self._specs.get(key := model.lower())
-        return (spec is not None and lane in lanes_of(spec)) or self._past.waits_in(key, lane)
+        return self.serves(model, lane) or self._past.waits_in(model.lower(), lane)
 
     def bundles(self) -> list[str]:
         """Every bundle that serves a model, by name."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from sie_broker.contract import Broker
+from sie_broker.memory import MemoryBroker
+from sie_broker.pools.pool import Pool
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work
 from sie_config import machine_profile, placement
-from sie_config.groundwork import Groundwork
+from sie_config.groundwork import FEW, Groundwork
 from sie_config.mirror import Mirror
 from sie_config.placement import Deployment
 from sie_config.pool_queues import PoolQueues
@@ -53,6 +57,49 @@ async def test_what_is_told_is_put_right_again_and_otherwise_left_alone(broker: 
     assert await broker.config.get(placement.KEY) == b"{"
     await ground.look_over()
     assert await broker.config.get(placement.KEY) == written.value
+
+
+class Provisioned(MemoryBroker):
+    """Notes which queues it was asked for, and whether for these alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, set[str]]] = []
+
+    async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        self.asked.append(("all", {f"{lane} {model}" for lane, model in queues}))
+
+    async def provision_also(self, queues: Iterable[tuple[Lane, str]]) -> None:
+        self.asked.append(("also", {f"{lane} {model}" for lane, model in queues}))
+
+
+async def test_a_write_asks_for_the_queues_that_are_new_with_it_alone() -> None:
+    broker, registry = Provisioned(), Registry([FREE], deployment=deployed("cpu,l4"))
+    ground = groundwork(broker, registry)
+    own = {f"default/default/cpu {FREE.id}", f"default/default/l4 {FREE.id}"}
+    await ground.lay([FREE])
+    await ground.lay([COMING])
+    await ground.lay([msgspec.structs.replace(FREE, revision="2")])
+    await ground.lay([msgspec.structs.replace(COMING, status="planned", blocked_by="a head")])
+    many = [msgspec.structs.replace(COMING, id=f"org/m{number}") for number in range(FEW + 1)]
+    await ground.lay(many)
+    await ground.look_over()
+    new = f"default/default/l4 {COMING.id}"
+    every = own | {f"default/default/l4 {spec.id}" for spec in many}
+    nothing = ("also", set[str]())
+    assert broker.asked == [("all", own), ("also", {new}), nothing, nothing, ("all", every), ("all", own)]
+
+
+async def test_a_model_that_comes_has_its_queues_in_the_pools_that_use_its_lane() -> None:
+    broker, registry = Provisioned(), Registry([FREE], deployment=deployed("cpu,l4"))
+    table = PoolTable(broker.pools)
+    for name, profile in (("team", "l4"), ("other", "cpu")):
+        table.pools[name] = Pool(name, {profile: 1}, created_at=0.0, last_renewed=0.0, ttl_s=600.0)
+    table.pools["ended"] = Pool("ended", {"l4": 1}, created_at=0.0, last_renewed=-1.0, ttl_s=1.0)
+    ground = Groundwork(broker, registry, PoolQueues(broker, registry, table, clock=lambda: 1.0))
+    await ground.lay()
+    await ground.lay([COMING])
+    assert broker.asked[-1] == ("also", {f"default/default/l4 {COMING.id}", f"team/default/l4 {COMING.id}"})
 
 
 async def test_a_reader_places_models_by_what_the_config_service_told(broker: Broker) -> None:
