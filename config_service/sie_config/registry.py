@@ -239,11 +239,13 @@ class Registry:
         if self.deployment is not None:
             place = placement.place(self._written[spec.id.lower()], self.deployment)
             if not place.planned:
-                return ModelUnplacedError(f"{spec.id} is not served: {place.why}.", field=field, hint=place.hint)
+                told = f"{spec.id} is not served: {place.why}."
+                return ModelUnplacedError(told, field=field, hint=place.hint, model=spec.id)
         return ModelPlannedError(
             f"{spec.id} is planned: it waits for {spec.blocked_by or 'what computes it'}.",
             field=field,
             hint="GET /v1/models lists what is served.",
+            model=spec.id,
             blocked_by=spec.blocked_by,
         )
 
