@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.engine.cpu_attention import tiled
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.sight import Sight, Slopes
 
 LOG2_E = math.log2(math.e)
 
@@ -87,7 +87,11 @@ def with_bias(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> 
     assert sight.bias is not None
     parts = []
     for group in packed.groups:
-        bias = sight.bias[:, : group.length, : group.seen] / LOG2_E
+        if isinstance(sight.bias, Slopes):
+            places = torch.arange(group.length, device=q.device)
+            bias = sight.bias.between(places, places[: group.seen]) / LOG2_E
+        else:
+            bias = sight.bias[:, : group.length, : group.seen] / LOG2_E
         queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
         keys, values = keys[:, :, : group.seen], values[:, :, : group.seen]
         out = scaled_dot_product_attention(queries, keys, values, bias.to(q.dtype)[None], scale=math.log(2))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.sight import Sight, Slopes
 from sie_bundle.engine.tiles import Tile, tiles
 
 SCORES = 1 << 19
@@ -105,7 +105,7 @@ def _attend(
         seen = sight.seen_by(some, tile.size)
         scores = torch.bmm(queries[:, some.start : some.stop], keys[:, seen.start : seen.stop].transpose(1, 2))
         if sight.bias is not None:
-            scores += _bias(tile, sight.bias)[:, some.start : some.stop, seen.start : seen.stop]
+            scores = _biased(scores, tile, sight.bias, some, seen)
         if mask is not None:
             own = mask[:, some.start : some.stop, seen.start : seen.stop]
             scores.view(-1, *own.shape).add_(own)
@@ -113,7 +113,7 @@ def _attend(
             scores -= scores.amax(-1, keepdim=True)
         weights = torch.exp2(scores, out=scores)
         total = weights.sum(-1, keepdim=True)
-        parts.append(torch.bmm(weights, values[:, seen.start : seen.stop]).div_(total))
+        parts.append(torch.bmm(weights.to(values.dtype), values[:, seen.start : seen.stop]).div_(total))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
@@ -122,6 +122,15 @@ def _mask(tile: Tile, cut: _Cut, sight: Sight, dtype: torch.dtype) -> Tensor | N
     if key not in cut.masks:
         cut.masks[key] = tile.hidden(sight, dtype)
     return cut.masks[key]
+
+
+def _biased(scores: Tensor, tile: Tile, bias: Tensor | Slopes, some: range, seen: range) -> Tensor:
+    """The scores with their part of the bias: of the queries ``some`` and the keys ``seen``."""
+    if isinstance(bias, Slopes):
+        queries, keys = tile.places[:, some.start : some.stop], tile.places[:, seen.start : seen.stop]
+        # In float32: far away it is a number that bfloat16 knows to a quarter only.
+        return scores.float().add_(bias.between(queries, keys).flatten(0, 1))
+    return scores.add_(_bias(tile, bias)[:, some.start : some.stop, seen.start : seen.stop])
 
 
 def _bias(tile: Tile, bias: Tensor) -> Tensor:

@@ -62,6 +62,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Unless ``is_causal`` of config.json says otherwise."""
     relative_bias: str = ""
     """A learned bias per head and bucket of distance, added to the attention of every layer (MPNet, T5)."""
+    alibi: bool = False
+    """A bias by distance that is not learned."""
+    model_type: str = ""
+    """What config.json says where it is not the family's name."""
     config: dict[str, str] = {}
     """Names in ``config.json`` where they are not BERT's, by our field."""
     constants: dict[str, float] = {}
@@ -73,6 +77,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """The head over every token."""
     masked_lm: str = ""
     """The head over the vocabulary; ``tied`` is the word embeddings with the bias named behind the colon."""
+
+    @property
+    def rotates(self) -> bool:
+        """Whether positions enter by rotation."""
+        return not (self.positions or self.relative_bias or self.alibi)
 
 
 _ROBERTA = Family(
@@ -222,6 +231,16 @@ FAMILIES = {
             "rope_theta": "rotary_emb_base",
         },
     ),
+    "jina_bert": Family(
+        model_type="bert",
+        prefixes=("bert.", ""),
+        positions="",
+        alibi=True,
+        up=("mlp.gated_layers",),
+        gate="first",
+        down="mlp.wo",
+        output_norm="mlp.layernorm",
+    ),
     "qwen2": _LLAMA,
     "llama": _LLAMA,
     "llama_bidirec": msgspec.structs.replace(_LLAMA, causal=False),
@@ -306,7 +325,7 @@ def architecture(family: str, folder: Path) -> Architecture:
             record = msgspec.structs.replace(record, causal=False)
     except (OSError, msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
-    if family not in (AUTO, config.model_type):
+    if family != AUTO and config.model_type != (record.model_type or family):
         raise ModelLoadFailedError(f"The spec says family {family!r}, config.json says {config.model_type!r}.")
     return Architecture(family=record, config=config)
 

@@ -19,9 +19,9 @@ from sie_bundle.engine.finite import Finite
 from sie_bundle.engine.linear import Activation, Linear, activation
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import Norm, Parameters
-from sie_bundle.engine.positions import RelativeBias, Rotation, Turn
+from sie_bundle.engine.positions import RelativeBias, Rotation, Turn, slopes
 from sie_bundle.engine.rope import Rope
-from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.sight import Sight, Slopes
 from sie_bundle.engine.tiles import rounded
 
 
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     attend: Attend
     turns: dict[Rope, Turn]
     """By rotation."""
-    bias: Tensor | None
+    bias: Tensor | Slopes | None
 
 
 class Attention(NamedTuple):
@@ -44,7 +44,7 @@ class Attention(NamedTuple):
     k_norm: Norm | None
     output: Linear
     rope: Rope | None
-    """The rotation; None: positions are absolute."""
+    """The rotation; None: positions enter another way."""
     sight: Sight
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
@@ -109,6 +109,7 @@ class PackedEncoder:
         self._ropes = {layer.attention.rope for layer in self._layers if layer.attention.rope is not None}
         bias = f"{prefix}{family.relative_bias}.weight"
         self._bias = RelativeBias(parameters.take(bias, parameters.dtype)) if family.relative_bias else None
+        self._slopes = slopes(config.num_attention_heads, parameters.device) if family.alibi else None
         self._finite = Finite(self._states, kernel(parameters.device))
 
     def __call__(self, packed: Packed) -> Tensor:
@@ -124,7 +125,7 @@ class PackedEncoder:
             packed=packed,
             attend=attend,
             turns={rope: self._rotation(packed, rope) for rope in self._ropes},
-            bias=self._bias(rounded(packed.longest, 64)) if self._bias else None,
+            bias=self._bias(rounded(packed.longest, 64)) if self._bias else self._slopes,
         )
         for attention, attention_norm, feed_forward, output_norm in self._layers:
             if self._family.pre_norm:
@@ -175,7 +176,7 @@ def _layer(architecture: Architecture, parameters: Parameters, i: int) -> Layer:
             q_norm=q_norm._replace(weight=q_norm.weight * scale) if q_norm else None,
             k_norm=parameters.norm(prefix + family.k_norm) if family.k_norm else None,
             output=parameters.linear([prefix + family.attention_output]),
-            rope=None if family.positions or family.relative_bias else config.ropes[i],
+            rope=config.ropes[i] if family.rotates else None,
             sight=Sight(causal=family.causal, window=config.windows[i]),
         ),
         attention_norm=parameters.norm(first) if f"{first}.weight" in parameters else None,

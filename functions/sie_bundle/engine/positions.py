@@ -1,4 +1,4 @@
-"""Where a token stands, for families that do not add it to the embedding: rotation, and a learned bias by distance."""
+"""Where a token stands, for families that do not add it to the embedding: rotation, and biases by distance."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from sie_bundle.engine.attention import LOG2_E
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.rope import Rope
+from sie_bundle.engine.sight import Slopes
 
 
 class Turn(NamedTuple):
@@ -51,6 +52,14 @@ class Rotation:
         # The first half of the dimensions takes the second's number with a minus.
         sines = torch.cat((-angles.sin(), angles.sin()), dim=-1)
         return Turn(cosines.to(self._device, self._dtype), sines.to(self._device, self._dtype))
+
+
+def slopes(heads: int, device: torch.device) -> Slopes:
+    """The bias of ALiBi: a geometric series over the heads; of a number between powers of two, every other one more."""
+    whole = 1 << (heads.bit_length() - 1)
+    series = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    series += [2.0 ** (-8 * (2 * i + 1) / (2 * whole)) for i in range(heads - whole)]
+    return Slopes(-LOG2_E * torch.tensor(series, dtype=torch.float32, device=device))
 
 
 class RelativeBias:
