@@ -76,9 +76,10 @@ def show(client: SIEClient, name: str, as_json: bool) -> None:
         spec = {}
     click.echo(model.name)
     tables.facts(_facts(model, spec))
-    click.echo("\nCall it:")
-    for line in _calls(model):
-        click.echo(f"  {line}")
+    if model.state != "planned":
+        click.echo("\nCall it:")
+        for line in _calls(model):
+            click.echo(f"  {line}")
 
 
 def _facts(model: ModelInfo, spec: dict[str, Any]) -> dict[str, str]:

@@ -47,6 +47,13 @@ def test_a_model_is_shown_with_what_it_gives_and_how_to_call_it(server: Scripted
     assert 'client.encode("org/m", "hello").dense' in called
 
 
+def test_a_planned_model_is_shown_with_what_it_waits_for_and_not_how_to_call_it(server: ScriptedServer) -> None:
+    waits = {"code": "MODEL_PLANNED", "message": "its span head", "attempts": 0, "permanent": True}
+    server.script = [json_answer({**MODEL, "state": "planned", "last_error": waits}), json_answer(SPEC)]
+    done = sie("models", "show", "m", "--url", server.url)
+    assert "  state     planned: its span head\n" in done.stdout and "Call it" not in done.stdout
+
+
 def test_a_server_that_shows_no_specs_shows_its_models(server: ScriptedServer) -> None:
     server.script = [json_answer(MODEL), refused(NotFoundError("There is nothing there."))]
     done = sie("models", "show", "m", "--url", server.url)
