@@ -16,6 +16,7 @@ from sie_config.mirror import Mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
 from sie_ingress.applied import AppliedEverywhere
+from sie_ingress.config_wake import ConfigWake
 from sie_ingress.intake import Intake
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
@@ -36,7 +37,7 @@ async def main() -> None:
     await process.connect(broker)
     mirror = Mirror(broker.config, registry)
     lanes, readiness = Lanes(broker, setting.cold_start_s), Readiness()
-    pools = Pools(registry, lanes, PoolTable(broker.pools))
+    pools = Pools(registry, lanes, table := PoolTable(broker.pools))
     applied = AppliedEverywhere(broker.lanes, name, mirror)
     ingress = app(broker, registry, lanes, pools, setting, readiness, lambda: mirror.state, applied.ingresses)
     ingress.state.changes.follow(mirror)
@@ -50,6 +51,8 @@ async def main() -> None:
             asyncio.create_task(pools.follow()),
             asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
         ]
+        if setting.config_url:
+            following.append(asyncio.create_task(ConfigWake(table, setting.config_url).run()))
         process.collect_less()
         for alias in registry.dangling():
             log.warning("%s: %s", aliases.SETTING, alias)  # its model may come, or have gone; the others are served

@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
     reply_subjects: str = "_INBOX."
     """Beginnings of NATS subjects, likewise."""
     config_url: str = ""
-    """Where the config service is, for the hint to who tries to change the catalogue here."""
+    """Where the config service is: told to who would change the catalogue here, and asked for when a pool needs it."""
     config_read_token: str = ""
     """Bearer tokens, separated by commas, of those who may read ``/v1/configs``; empty: everybody may."""
     admin_token: str = ""
