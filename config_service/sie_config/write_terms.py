@@ -49,7 +49,7 @@ def read(
     asked = [path, repr(sorted(query.items())), headers.get("if-match", ""), headers.get("if-none-match", "")]
     digest = hashlib.blake2b("\0".join(asked).encode() + b"\0" + body, digest_size=16).hexdigest()
     return Terms(
-        _text("X-SIE-Actor", headers.get("x-sie-actor", ""), LONGEST_ACTOR),
+        _text("X-SIE-Actor", _utf8(headers.get("x-sie-actor", "")), LONGEST_ACTOR),
         _text("note", query.get("note", ""), LONGEST_NOTE),
         truth("dry_run", query.get("dry_run", "false")),
         preconditions.read(headers),
@@ -67,6 +67,14 @@ def truth(name: str, value: str) -> bool:
     if value.lower() not in _TRUTHS:
         raise InvalidInputError(f"{name} is {value[:64]!r}.", field=name, limit="true or false")
     return _TRUTHS[value.lower()]
+
+
+def _utf8(value: str) -> str:
+    """A header as it was sent by those who do not send ASCII; servers read headers as Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
 
 
 def _text(name: str, value: str, longest: int) -> str:

@@ -21,6 +21,7 @@ from sie_config import answers, body, edits, preconditions, write_terms
 from sie_config.answers import Done, Seen, Told
 from sie_config.auth import Access
 from sie_config.edits import Wanted
+from sie_config.history import whole_number
 from sie_config.model_spec import ModelSpec
 from sie_config.state import State
 from sie_config.store import Event, Kind
@@ -64,7 +65,7 @@ class Writes:
             ("PATCH", one, self.patch),
             ("DELETE", one, self.delete),
             ("POST", "/v1/configs/apply", self.apply),
-            ("POST", "/v1/configs/rollback/{epoch:int}", self.rollback),
+            ("POST", "/v1/configs/rollback/{epoch}", self.rollback),
         ]
         return [Route(path, self._access.writing(endpoint), methods=[method]) for method, path, endpoint in every]
 
@@ -115,7 +116,7 @@ class Writes:
         sent = await _read(request)
         if sent.documents:
             raise InvalidInputError("A rollback has no body.", field="body", hint="The path says which epoch.")
-        target = await self._writer.at(request.path_params["epoch"])
+        target = await self._writer.at(whole_number("epoch", request.path_params["epoch"]))
         models = [each.spec.id for each in target.values() if each.spec is not None]
         edit = edits.rollback(target)
         return await self._write(

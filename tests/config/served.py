@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from starlette.applications import Starlette
 
 from sie_broker.contract import Broker
 from sie_broker.memory import MemoryBroker
@@ -25,7 +26,8 @@ NAME = "sie-config-test"
 class Service:
     """A config service and its client, which is who keeps the catalogue."""
 
-    def __init__(self, client: httpx.AsyncClient, writer: Writer, registry: Registry) -> None:
+    def __init__(self, app: Starlette, client: httpx.AsyncClient, writer: Writer, registry: Registry) -> None:
+        self.app = app
         self.client = client
         self.writer = writer
         self.registry = registry
@@ -60,7 +62,7 @@ async def served(
         transport = httpx.ASGITransport(service, raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {ADMIN}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://config", headers=headers) as client:
-            yield Service(client, writer, registry)
+            yield Service(service, client, writer, registry)
 
 
 def error(answer: httpx.Response) -> Any:

@@ -70,7 +70,10 @@ ROUTES = st.one_of(
     st.just(("POST", "models")),
     st.tuples(st.sampled_from(["PUT", "PATCH", "DELETE"]), PATHS),
     st.just(("POST", "apply")),
-    st.tuples(st.just("POST"), st.sampled_from(["rollback/1", "rollback/2", "rollback/0", "rollback/999999"])),
+    st.tuples(
+        st.just("POST"),
+        st.sampled_from(["rollback/1", "rollback/2", "rollback/0", f"rollback/{'9' * 5000}", "rollback/x"]),
+    ),
 )
 QUERIES = st.sampled_from(
     ["", "", "?dry_run=true", "?owner=a&prune=true", "?dry_run=maybe", "?note=x", "?adopt&owner=b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 import yaml
+from starlette.routing import Route
 
 from sie_broker.contract import Broker
 from sie_config import model_spec, writer
@@ -117,6 +119,14 @@ async def test_profiles_are_added_to_a_model_and_conflicts_are_listed(service: S
     assert error(refused)["conflicts"] == ["revision", "profiles.light.options"]
 
 
+async def test_who_takes_a_model_from_its_owner_by_hand_is_warned(service: Service) -> None:
+    await service.send("POST", "/apply", {"models": [DOCUMENT], "owner": "repo"})
+    answer = (await service.send("PUT", ONE, DOCUMENT)).json()
+    assert f"{SPEC.id} was repo's, and is nobody's now." in answer["warnings"]
+    again = (await service.send("PUT", ONE, {**DOCUMENT, "revision": "2"})).json()
+    assert not any("was" in warning for warning in again["warnings"])
+
+
 async def test_many_models_are_applied_at_once_or_none(service: Service) -> None:
     models = [DOCUMENT, model_spec.document(EVERYTHING)]
     answer = (await service.send("POST", "/apply", {"models": models, "owner": "repo", "prune": True})).json()
@@ -155,7 +165,7 @@ async def test_the_catalogue_is_rolled_back_to_an_epoch_as_a_new_one(service: Se
     assert service.specs() == then and back["epoch"] == epoch + 3
     assert (back["created"], back["changed"]) == ([TAGGER.id], [SPEC.id])
     assert tried["changes"] == back["changes"]
-    for wrong, status in (("99", 404), ("0", 404), ("x", 404)):
+    for wrong, status in (("99", 404), ("0", 404), ("x", 400), ("-1", 400), ("9" * 5000, 400)):
         assert (await service.send("POST", f"/rollback/{wrong}")).status_code == status
 
 
@@ -250,10 +260,10 @@ async def test_a_refused_write_uses_no_key(service: Service) -> None:
 
 async def test_who_writes_and_why_is_kept(service: Service) -> None:
     note = f"{ONE}?note=ticket%20%C3%A4%0A7"
-    await service.send("PUT", note, DOCUMENT, x_sie_actor="ada@example.org")
+    await service.client.put(f"/v1/configs{note}", json=DOCUMENT, headers={b"X-SIE-Actor": "Åsa".encode()})
     event = await service.writer.event(service.epoch)
     assert event is not None
-    assert (event.actor, event.kind, event.note) == ("ada@example.org", "put", "ticket ä 7")
+    assert (event.actor, event.kind, event.note) == ("Åsa", "put", "ticket ä 7")
     for headers in ({"x_sie_actor": "a" * 129}, {"idempotency_key": "k" * 129}, {"if_match": "x"}):
         assert (await service.send("PUT", ONE, DOCUMENT, **headers)).status_code == 400
 
@@ -312,25 +322,19 @@ async def test_what_is_no_route_is_a_typed_error(
 
 async def test_every_route_asks_for_its_token_and_probes_for_none() -> None:
     async with served(TAGGER, read=READER) as service:
-        paths = {
-            "POST": ["/v1/configs/models", "/v1/configs/apply", "/v1/configs/rollback/1", "/v1/configs/resolve"],
-            "GET": [
-                f"/v1/configs/{name}"
-                for name in ("models", f"models/{TAGGER.id}", "bundles", "bundles/x", "epoch", "export", "schema")
-            ],
-            "PUT": [f"/v1/configs{ONE}"],
-            "PATCH": [f"/v1/configs{ONE}"],
-            "DELETE": [f"/v1/configs{ONE}"],
-        }
-        paths["GET"] += ["/v1/configs/history", "/v1/configs/history/1"]
-        for method, each in ((method, path) for method, every in paths.items() for path in every):
+        places = {"model:path": TAGGER.id, "epoch": "1", "bundle": "default"}
+        routes = [each for each in service.app.routes if isinstance(each, Route) and each.path.startswith("/v1")]
+        every = [(method, route.path) for route in routes for method in route.methods or ()]
+        assert len(every) > 20
+        for method, form in every:
+            path = re.sub(r"{([^}]*)}", lambda found: places[found[1]], form)
             for token in ("", "wrong"):
-                answer = await service.client.request(method, each, headers={"Authorization": f"Bearer {token}"})
-                assert (answer.status_code, error(answer)["code"]) == (401, "UNAUTHORIZED"), each
+                answer = await service.client.request(method, path, headers={"Authorization": f"Bearer {token}"})
+                assert (answer.status_code, answer.headers["x-sie-error-code"]) == (401, "UNAUTHORIZED"), path
                 assert answer.headers["www-authenticate"].startswith("Bearer")
-            reader = await service.client.request(method, each, headers={"Authorization": f"Bearer {READER}"})
-            reads = method == "GET" or each.endswith("resolve")
-            assert (reader.status_code not in (401, 403)) == reads, each
+            reader = await service.client.request(method, path, headers={"Authorization": f"Bearer {READER}"})
+            reads = method in ("GET", "HEAD") or path.endswith("resolve")
+            assert (reader.status_code not in (401, 403)) == reads, path
         for probe in ("/healthz", "/livez", "/readyz"):
             assert (await service.client.get(probe, headers={"Authorization": ""})).text == "ok"
         assert service.epoch == 1
