@@ -48,11 +48,17 @@ class Activator:
             if "config" not in self.deployment._processes or not self.deployment.alive("config"):
                 self.woken += 1
                 self.deployment.start("config")
-        with near, socket.create_connection(("127.0.0.1", self.deployment._ports["config"])) as far:
+        # It may be told to stop just now; then the caller's connection breaks.
+        with near, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)) as far:
             back = threading.Thread(target=_forward, args=(far, near), daemon=True)
             back.start()
             _forward(near, far)
             back.join(10)
+
+    @property
+    def _port(self) -> int:
+        assert self.deployment is not None
+        return self.deployment._ports["config"]
 
 
 def _forward(source: socket.socket, sink: socket.socket) -> None:
