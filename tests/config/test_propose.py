@@ -82,10 +82,22 @@ def test_what_nothing_computes_is_planned_and_says_what_it_waits_for(files: dict
     assert found.spec.status == "planned" and blocked_by in found.spec.blocked_by
 
 
+def test_a_static_model_is_planned_with_what_its_table_says() -> None:
+    modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in STATIC]
+    config = {"model_type": "model2vec", "architectures": ["StaticModel"]}
+    files = {"config.json": config, "modules.json": modules, "tokenizer_config.json": {}}
+    found = proposed(files, tensors={"embeddings": Tensor("F32", (29528, 256))}).spec
+    assert found.tasks.dense == Dense(dim=256) and found.max_sequence_length == 0
+    assert found.status == "planned" and "StaticEmbedding" in found.blocked_by and "lies in" not in found.blocked_by
+
+
+STATIC = (("StaticEmbedding", "."), ("Normalize", "1_Normalize"))
+
+
 @pytest.mark.parametrize(
     ("sizes", "blocked_by"),
     [
-        ({"pytorch_model.bin": 1, "tokenizer.json": 1}, "there are none, and only .bin"),
+        ({"pytorch_model.bin": 1, "tokenizer.json": 1}, "there is pytorch_model.bin"),
         ({"model.safetensors.index.json": 1, "tokenizer.json": 1}, "weights in several files"),
         ({"model.safetensors": 1, "vocab.txt": 1}, "a tokenizer.json"),
     ],

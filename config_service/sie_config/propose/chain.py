@@ -42,6 +42,7 @@ def propose(papers: Papers, family: Family, draft: Draft) -> None:
     kinds = [own.kind for own in rest]
     if first.kind not in ("Transformer", "MLMTransformer"):
         draft.block(f"sentence-transformers' module {first.kind} (modules.json)")
+        _table(papers, first, kinds, draft)
     elif "SpladePooling" in kinds:
         _sparse(papers, rest, draft)
     elif not kinds or kinds[0] != "Pooling":
@@ -84,6 +85,15 @@ def _dense(papers: Papers, family: Family, rest: Sequence[Module], draft: Draft)
         return
     draft.put("tasks.dense.pooling", mode, f"{pooling.path}/config.json")
     draft.put("tasks.dense.normalize", unit, f"modules.json: {'' if unit else 'no '}Normalize")
+
+
+def _table(papers: Papers, first: Module, kinds: Sequence[str], draft: Draft) -> None:
+    """A static model is known by its one table, a row for each token."""
+    tables = [own.shape for own in (papers.folder.tensors or {}).values() if len(own.shape) == 2]
+    if first.kind == "StaticEmbedding" and not first.path and len(tables) == 1:
+        draft.put("tasks.dense.dim", tables[0][1], "model.safetensors: its one table")
+        draft.put("tasks.dense.pooling", "mean", "modules.json: StaticEmbedding")
+        draft.put("tasks.dense.normalize", "Normalize" in kinds, "modules.json")
 
 
 def put_dim(draft: Draft, dim: int, source: str) -> None:

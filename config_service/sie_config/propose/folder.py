@@ -97,7 +97,9 @@ def modules(folder: Folder) -> list[Module]:
         return []
     if not isinstance(found, list):
         raise fault("modules.json", "", f"a list is expected, not {_called(found)}")
-    return [converted(own, Module, "modules.json", f"[{place}]") for place, own in enumerate(found)]
+    read = [converted(own, Module, "modules.json", f"[{place}]") for place, own in enumerate(found)]
+    paths = [posixpath.normpath(own.path) for own in read]
+    return [Module(own.type, "" if path == "." else path) for own, path in zip(read, paths, strict=True)]
 
 
 def record(folder: Folder, name: str, kind: type[R]) -> R | None:

@@ -17,6 +17,8 @@ def length(papers: Papers, family: Family, draft: Draft, said: tuple[int, str] =
     """Propose ``max_sequence_length``; ``said``: what the task itself says of it, and where."""
     positions = longest(papers, family)
     asked, source = said if said[0] else _published(papers)
+    if not asked and not positions and draft.blocks:
+        return
     if not asked and not positions:
         draft.put(FIELD, USUAL, "a guess")
         draft.doubt(FIELD, f"no file says how many tokens a text may have; {USUAL} is a guess")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import posixpath
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ from sie_config.propose.papers import Papers
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
+_WEIGHTS: Final = (".safetensors", ".bin", ".onnx", ".gguf", ".pt", ".pth", ".h5", ".ckpt")
 LONGEST_HEADER: Final = 100_000_000
 """Bytes; what safetensors itself reads at most."""
 
@@ -60,9 +60,9 @@ def propose(papers: Papers, draft: Draft) -> None:
     names = [name for name in folder.names if name.endswith((".safetensors", ".bin", ".pt"))]
     if "gliner_config.json" not in folder.files and "config.json" in folder.files:
         if WEIGHTS not in folder.names:
-            kinds = sorted({posixpath.splitext(name)[1] for name in folder.names} & {".bin", ".onnx", ".gguf", ".pt"})
-            only = f", and only {', '.join(kinds)}" if kinds else ""
-            single = f"weights as model.safetensors (there are none{only})"
+            others = sorted(name for name in folder.names if name.endswith(_WEIGHTS))
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            single = f"weights as model.safetensors (there is {', '.join(others[:3]) or 'nothing'}{more})"
             draft.block("weights in several files" if INDEX in folder.names else single)
         if TOKENIZER_JSON not in folder.names:
             draft.block("a tokenizer.json, which the folder lacks")
