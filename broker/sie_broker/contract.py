@@ -206,7 +206,10 @@ class Broker(Protocol):
         ...
 
     async def provision_also(self, queues: Iterable[tuple[Lane, str]]) -> None:
-        """Create the queues of these, too: it costs as much as they are. The config service's job alone."""
+        """Create the queues of these, too, in pools that are not retired: it costs a request for each queue.
+
+        The config service's job alone.
+        """
         ...
 
     async def retire(self, pool: str) -> bool:

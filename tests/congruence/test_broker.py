@@ -90,6 +90,20 @@ async def test_work_arrives_whole_and_in_order(ready: Broker) -> None:
             await delivery.ack()
 
 
+async def test_queues_that_are_made_later_take_work_and_leave_the_others_as_they_are(ready: Broker) -> None:
+    team = Lane(pool="team", bundle="default", profile="cpu")
+    await ready.submit(work("there"))
+    for _ in range(2):
+        await ready.provision_also([(LANE, "later"), (team, MODEL)])
+    await ready.submit(work("later", model="later"))
+    await ready.submit(msgspec.structs.replace(work("team"), lane=team))
+    async with pulling(ready) as own, pulling(ready, "later") as later, pulling(ready, lane=team) as teams:
+        for taken, work_id in ((own, "there"), (later, "later"), (teams, "team")):
+            delivery = await take(taken)
+            assert delivery.work.id == work_id
+            await delivery.ack()
+
+
 async def test_work_submitted_before_any_worker_exists_waits_for_one(ready: Broker) -> None:
     receipt = await ready.submit(work("early"))
     assert await ready.queued(LANE, receipt.sequence)
