@@ -20,6 +20,8 @@ from sie_sdk.errors import InvalidInputError, UnsupportedMediaTypeError
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
+MAX_VALUES = 100_000
+"""Of YAML, which takes its time: as many as all models of one write have."""
 YAML: Final = "application/yaml"
 _YAMLS: Final = (YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "text/plain")
 _JSONS: Final = (wire.JSON, "application/merge-patch+json")
@@ -114,7 +116,11 @@ def _from_yaml(body: bytes) -> list[Any]:
 def _walk(text: str) -> None:
     """Look at every event before anything is built, for building an alias or a depth is what costs."""
     open_maps: list[_Map | None] = []
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
+        if count > MAX_VALUES:
+            raise InvalidInputError(
+                f"The body has more than {MAX_VALUES} values.", field="body", limit=MAX_VALUES, hint="Write in parts."
+            )
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise _unreadable(f"there is an anchor or an alias{_place(event)}", hint="Write out what it stands for.")
         if isinstance(event, yaml.CollectionEndEvent):

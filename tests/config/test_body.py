@@ -75,6 +75,7 @@ def test_yaml_has_many_names_and_empty_documents_are_none(media: str | None) -> 
         (b"[" * 100_000, "32 deep"),
         (b"- " * 100_000, "32 deep"),
         (b"{a: " * 100_000, "32 deep"),
+        (b"[" + b"1," * 500_000 + b"]", "more than 100000 values"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -252,6 +252,17 @@ async def test_a_key_that_comes_many_times_at_once_is_obeyed_once(service: Servi
     assert service.epoch == 3 and service.specs() == {TAGGER.id: TAGGER}
 
 
+async def test_a_key_is_known_to_the_copy_that_writes_next(broker: Broker) -> None:
+    path = f"/models/{TAGGER.id}"
+    async with served(TAGGER, broker=broker) as service:
+        await service.send("PATCH", path, {"revision": "2"})
+        first = await service.send("DELETE", path, idempotency_key="k")
+    async with served(TAGGER, broker=broker) as service:
+        again = await service.send("DELETE", path, idempotency_key="k")
+        assert (again.content, service.epoch) == (first.content, 3)
+        assert service.specs() == {TAGGER.id: TAGGER}
+
+
 async def test_a_refused_write_uses_no_key(service: Service) -> None:
     refused = await service.send("PUT", ONE, {"id": SPEC.id}, idempotency_key="k")
     assert refused.status_code == 422
