@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from sie_bundle.operations.operation import Operation
 from sie_config.model_spec import Lora, ModelSpec, Profile
 from sie_config.registry import Registry, lane_of
 from sie_config.sources import LocalSource
+from sie_config.tasks import Extract, Tasks
 from sie_config.variant import variant
 from sie_sdk import results, wire
 from sie_sdk.errors import InvalidInputError, ModelLoadFailedError, WeightsUnavailableError
@@ -132,7 +134,9 @@ def test_every_way_a_model_is_computed_has_the_lora_in_it(
     [
         ({"use_dora": True}, "use_dora"),
         ({"bias": "all"}, "bias all"),
-        ({"modules_to_save": ["classifier"]}, "modules_to_save"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
+        ({"use_of_tomorrow": {"steps": 2}}, "use_of_tomorrow"),
         ({"peft_type": "LOHA"}, "peft_type LOHA"),
         ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights pissa_niter_16"),
         ({"alpha_pattern": {"query": 3}}, "alpha_pattern"),
@@ -173,6 +177,32 @@ def test_a_lora_for_another_model_is_refused(tiny_folder: Path, tmp_path: Path) 
         lora = lora_folder.make(tmp_path / str(number), layers)
         with pytest.raises(ModelLoadFailedError, match="for another model"):
             loaded(spec_with(tiny_folder, law=lora), tiny_folder, lora)
+
+
+@pytest.mark.parametrize("family", ["bert", "auto"])
+def test_a_classifier_that_was_trained_beside_a_lora_takes_the_place_of_the_models(family: str, tmp_path: Path) -> None:
+    folder = random_models.make("bert-nli", tmp_path / "nli")
+    stored = load_file(folder / "model.safetensors")
+    head = {f"classifier.{part}": stored[f"classifier.{part}"].shape for part in ("weight", "bias")}
+    layers = {f"bert.{name}": shape for name, shape in lora_folder.bert(32, 48, 3).items()}
+    lora = lora_folder.make(tmp_path / "law", layers, whole=head, task_type="SEQ_CLS")
+    tasks = Tasks(extract=Extract(kind="classes"))
+    spec = msgspec.structs.replace(spec_with(folder, law=lora), family=family, tasks=tasks, max_sequence_length=16)
+    found = loaded(spec, folder, lora)
+    reference, adapter = (
+        copy.deepcopy(random_models.model("bert-nli", folder)),
+        load_file(lora / "adapter_model.safetensors"),
+    )
+    with torch.no_grad():
+        for name in layers:
+            up, down = (torch.from_numpy(adapter[f"base_model.model.{name}.lora_{part}.weight"]) for part in "BA")
+            reference.get_parameter(f"{name}.weight").add_(2.0 * up @ down)
+        for name in head:
+            reference.get_parameter(name).copy_(torch.from_numpy(adapter[f"base_model.model.{name}"]))
+        rows = found.tokenizer.rows(["hello world ship"], 16)
+        wanted = reference(input_ids=torch.from_numpy(rows[0].ids)[None]).logits.numpy()
+    logits = np.asarray(found.forward(rows, {"logits": [0]})["logits"])
+    assert np.abs(logits - wanted).max() < 2e-5 * np.abs(wanted).max()
 
 
 def test_a_layer_is_found_whichever_side_has_a_prefix() -> None:

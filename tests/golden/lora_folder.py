@@ -15,14 +15,49 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+# What PEFT 0.21.2 writes of a plain LoRA.
+_NOTHING = (
+    *("alora_invocation_tokens", "arrow_config", "corda_config", "eva_config", "exclude_modules", "kasa_config"),
+    *("layer_replication", "layers_pattern", "layers_to_transform", "lora_ga_config", "megatron_config"),
+    *("monteclora_config", "revision", "target_parameters", "trainable_token_indices", "use_bdlora", "velora_config"),
+)
+_FALSE = ("ensure_weight_tying", "fan_in_fan_out", "lora_bias", "use_dora", "use_qalora", "use_rslora")
+_WRITTEN: dict[str, Any] = {
+    **dict.fromkeys(_NOTHING),
+    **dict.fromkeys(_FALSE, False),
+    "alpha_pattern": {},
+    "auto_mapping": {"base_model_class": "BertModel", "parent_library": "transformers.models.bert.modeling_bert"},
+    "base_model_name_or_path": "",
+    "bias": "none",
+    "inference_mode": True,
+    "init_lora_weights": True,
+    "loftq_config": {},
+    "lora_dropout": 0.1,
+    "megatron_core": "megatron.core",
+    "peft_type": "LORA",
+    "peft_version": "0.21.2",
+    "qalora_group_size": 16,
+    "rank_pattern": {},
+    "task_type": "FEATURE_EXTRACTION",
+}
 
-def make(folder: Path, layers: Mapping[str, tuple[int, int]], *, rank: int = 4, seed: int = 0, **config: Any) -> Path:
+
+def make(
+    folder: Path,
+    layers: Mapping[str, tuple[int, int]],
+    *,
+    rank: int = 4,
+    seed: int = 0,
+    whole: Mapping[str, tuple[int, ...]] | None = None,
+    **config: Any,
+) -> Path:
     """Write adapter_config.json and adapter_model.safetensors into ``folder``; returns it.
 
     The same arguments always give the same numbers, none of them zero, so that every layer matters.
 
     Args:
         layers: (outputs, inputs) by name, as the model that PEFT wraps has it.
+        whole: the shape, by name, of tensors that were trained whole (``modules_to_save``).
         config: fields of adapter_config.json that are not as they usually are.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,21 +67,14 @@ def make(folder: Path, layers: Mapping[str, tuple[int, int]], *, rank: int = 4, 
         down, up = random.standard_normal((rank, inputs)), random.standard_normal((outputs, rank))
         tensors[f"base_model.model.{name}.lora_A.weight"] = (down * inputs**-0.5).astype(np.float32)
         tensors[f"base_model.model.{name}.lora_B.weight"] = (up * 0.3 * rank**-0.5).astype(np.float32)
+    for name, shape in (whole or {}).items():
+        tensors[f"base_model.model.{name}"] = random.standard_normal(shape).astype(np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
-    written = {
-        "peft_type": "LORA",
-        "task_type": "FEATURE_EXTRACTION",
-        "base_model_name_or_path": "",
-        "inference_mode": True,
+    written = _WRITTEN | {
         "r": rank,
         "lora_alpha": 2 * rank,
-        "lora_dropout": 0.1,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "use_rslora": False,
-        "use_dora": False,
-        "modules_to_save": None,
         "target_modules": sorted({".".join(name.split(".")[-2:]) for name in layers}),
+        "modules_to_save": sorted({name.split(".")[0] for name in whole}) if whole else None,
     }
     (folder / "adapter_config.json").write_text(json.dumps({**written, **config}))
     return folder

@@ -1,7 +1,8 @@
 """LoRA: low-rank weights on top of a model's own (2106.09685), from a folder as PEFT writes it, merged at load.
 
-Owns what of such a folder is understood, and the sum: W + scale * alpha / r * B A. A model with a LoRA is a model of
-its own in memory, so a merged one costs a forward pass nothing, and no batch mixes two of them.
+Owns what of such a folder is understood, and the sum: W + scale * alpha / r * B A. Layers that were trained whole
+beside it, a classifier for instance, take the place of the model's. A model with a LoRA is a model of its own in
+memory, so a merged one costs a forward pass nothing, and no batch mixes two of them.
 """
 
 from __future__ import annotations
@@ -22,39 +23,37 @@ from sie_sdk.errors import ModelLoadFailedError
 PREFIX: Final = "base_model.model."
 """What PEFT puts before every name."""
 
-# How PEFT starts from other weights than the model's own: what it saved is then nothing to add to those.
-_OF_OTHER_WEIGHTS: Final = ("pissa", "olora", "corda", "loftq")
+# Starts that leave the model's own weights as they are. What is learned from others is nothing to add to those.
+_STARTS: Final = (True, False, "gaussian", "orthogonal", "eva")
+
+# What of adapter_config.json says nothing about the sum, or is told by the tensors themselves.
+_ASIDE: Final = {
+    *("auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config", "exclude_modules"),
+    *("inference_mode", "layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_version"),
+    *("qalora_group_size", "rank_pattern", "revision", "runtime_config", "target_modules", "task_type"),
+}
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What is read of adapter_config.json. Fields that only matter in training are ignored."""
+    """What is read of adapter_config.json."""
 
     peft_type: str
     r: int
     lora_alpha: float
     use_rslora: bool = False
-    use_dora: bool = False
     bias: str = "none"
-    fan_in_fan_out: bool = False
     modules_to_save: list[str] | None = None
-    alpha_pattern: dict[str, float] | None = None
-    layer_replication: Any = None
-    target_parameters: list[str] | None = None
     init_lora_weights: bool | str = True
 
-    def refused(self) -> Iterator[str]:
-        """What it asks for that is not done here, as its file has it."""
+    def refused(self, given: Mapping[str, Any]) -> Iterator[str]:
+        """What it asks for that is not done here, as its file has it: also what this build never heard of."""
         if self.peft_type != "LORA":
             yield f"peft_type {self.peft_type}"
         if self.bias != "none":
             yield f"bias {self.bias}"
-        for name in ("use_dora", "fan_in_fan_out", "modules_to_save", "alpha_pattern", "layer_replication"):
-            if getattr(self, name):
-                yield name
-        if self.target_parameters:
-            yield "target_parameters"
-        if str(self.init_lora_weights).lower().startswith(_OF_OTHER_WEIGHTS):
+        if self.init_lora_weights not in _STARTS:
             yield f"init_lora_weights {self.init_lora_weights}"
+        yield from (name for name in sorted(given.keys() - _ASIDE - {*self.__struct_fields__}) if given[name])
 
 
 class Delta(NamedTuple):
@@ -82,9 +81,10 @@ class Merged(Mapping[str, Tensor]):
             ModelLoadFailedError: a file is missing or damaged, asks for what is not done here, or is for a model with
                 other layers.
         """
-        self._tensors = tensors
         self._deltas: dict[str, Delta] = {}
-        deltas = _read(folder, scale)
+        deltas, whole = _read(folder, scale)
+        self._tensors = tensors
+        self._whole = {_place(name, tensors): value for name, value in whole.items()}
         for layer, name in matched(deltas, tensors, folder).items():
             delta, weight = deltas[layer], tensors[name]
             if weight.shape != (delta.up.shape[0], delta.down.shape[1]) or delta.up.shape[1] != delta.down.shape[0]:
@@ -93,17 +93,19 @@ class Merged(Mapping[str, Tensor]):
             self._deltas[name] = delta
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._whole:
+            return self._whole[name]
         weight = self._tensors[name]
         return self._deltas[name].on(weight) if name in self._deltas else weight
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors  # the usual one would make the sum
+        return name in self._whole or name in self._tensors  # the usual one would make the sum
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(dict.fromkeys([*self._tensors, *self._whole]))
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return sum(1 for _ in self)
 
 
 def matched(layers: Iterable[str], names: Iterable[str], folder: Path) -> dict[str, str]:
@@ -136,24 +138,35 @@ def _end(name: str) -> str:
     return name.rsplit(".", 2)[-2]
 
 
-def _read(folder: Path, scale: float) -> dict[str, Delta]:
-    """By the layer's name as PEFT has it."""
+def _place(name: str, names: Iterable[str]) -> str:
+    """The name under which the model has a tensor, whichever has a prefix; its own where the model has none."""
+    return next((own for own in names if own == name or own.endswith(f".{name}") or name.endswith(f".{own}")), name)
+
+
+def _read(folder: Path, scale: float) -> tuple[dict[str, Delta], dict[str, Tensor]]:
+    """By the layer's name as PEFT has it; and the tensors of layers that were trained whole."""
     try:
-        config = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=Config)
+        given = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=dict[str, Any])
+        config = msgspec.convert(given, Config)
         tensors = load_file(folder / "adapter_model.safetensors")
-    except (OSError, SafetensorError, msgspec.DecodeError) as error:  # a ValidationError is one, too
+    except (OSError, SafetensorError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise ModelLoadFailedError(f"{folder} is no LoRA: {error}.", reason="corrupt") from error
-    if refused := [*config.refused()]:
+    if refused := [*config.refused(given)]:
         raise ModelLoadFailedError(
             f"{folder} is a LoRA of a kind that is not served here: {', '.join(refused)}.",
             hint="Merge it into its model with PEFT (merge_and_unload), and serve that.",
         )
+    whole = {
+        name.removeprefix(PREFIX): tensors.pop(name)
+        for name in [*tensors]
+        if any(f".{module}." in name for module in config.modules_to_save or ())
+    }
     ups = {name: tensors[name] for name in tensors if name.endswith(".lora_B.weight")}
     downs = {name: name.replace(".lora_B.", ".lora_A.") for name in ups}
     if not ups or (strange := sorted(tensors.keys() - ups.keys() - set(downs.values()))):
         first = strange[0] if ups else next(iter(tensors), "nothing")
         raise ModelLoadFailedError(
-            f"{folder} holds more than lora_A and lora_B of linear layers: {first}.",
+            f"{folder} holds other tensors than lora_A and lora_B of linear layers: {first}.",
             hint="Merge it into its model with PEFT (merge_and_unload), and serve that.",
         )
     found = {}
@@ -163,4 +176,4 @@ def _read(folder: Path, scale: float) -> dict[str, Delta]:
         rank = down.shape[0]  # rank_pattern may give each layer another
         own = config.lora_alpha / (math.sqrt(rank) if config.use_rslora else rank)
         found[name.removeprefix(PREFIX).removesuffix(".lora_B.weight")] = Delta(up, down, scale * own)
-    return found
+    return found, whole
