@@ -75,7 +75,8 @@ class Mirror:
 
     async def follow(self) -> None:
         """Keep up until cancelled."""
-        async with self._bucket.watch(self._hint, f"{store.OUTBOX}>"):
+        deployed = self._bucket.watch(self._deployed, placement.KEY)
+        async with self._bucket.watch(self._hint, f"{store.OUTBOX}>"), deployed:
             while not cancelled():
                 try:
                     await self.look()
@@ -90,8 +91,7 @@ class Mirror:
             QueueUnavailableError: the broker does not answer.
         """
         async with self._reading:
-            if await self._deploy():
-                self.changed()
+            await self._deploy()
             had = self.state.epoch
             mark = await self._mark()
             if mark.epoch - had < FAR:
@@ -163,16 +163,21 @@ class Mirror:
         except msgspec.DecodeError as fault:
             raise QueueUnavailableError(f"The mark of the catalogue cannot be read: {fault}.") from fault
 
-    async def _deploy(self) -> bool:
-        """Take in what is deployed; whether that is news."""
+    async def _deploy(self) -> None:
+        if not self._knows:
+            self._deployed(placement.KEY, await self._bucket.get(placement.KEY))
+
+    def _deployed(self, key: str, value: bytes | None) -> None:
+        """Take in what is deployed; that is put, and never refused, so what a watch tells of it stands."""
+        if self._knows or value is None:
+            return
         before = self._registry.deployment
-        if self._knows or (value := await self._bucket.get(placement.KEY)) is None:
-            return False
         try:
             self._registry.deploy(placement.decode(value))
         except msgspec.DecodeError as fault:
             log.warning("what is deployed cannot be read, models stay where they are: %s", fault)
-        return self._registry.deployment != before
+        if self._registry.deployment != before:
+            self.changed()
 
     async def _catch_up(self) -> None:
         """Apply the writes that follow, as far as they stand there."""

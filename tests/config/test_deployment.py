@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
+import pytest
 
 from sie_broker.contract import Broker
 from sie_broker.memory import MemoryBroker
@@ -18,6 +21,7 @@ from sie_config.placement import Deployment
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lanes_of
 from tests.config.writing import writing
+from tests.conftest import eventually
 from tests.ingress.conftest import EVERYTHING, SPEC
 
 CPU = placement.deployment("cpu")
@@ -27,6 +31,10 @@ COMING = msgspec.structs.replace(EVERYTHING, bundle="", machine_profiles=("l4",)
 
 def deployed(names: str) -> Deployment:
     return msgspec.structs.replace(CPU, deployed=machine_profile.deployed(names, CPU.machine_profiles))
+
+
+def is_deployed(registry: Registry, wanted: Deployment) -> bool:
+    return registry.deployment == wanted
 
 
 def work(model: str, profile: str) -> Work:
@@ -133,3 +141,27 @@ async def test_the_config_service_keeps_what_it_was_started_with(broker: Broker)
         registry = Registry(deployment=deployed("l4"))
         await Mirror(broker.config, registry).snapshot()
         assert [lane.profile for lane in lanes_of(registry.resolve(FREE.id))] == ["l4"]
+
+
+async def test_a_following_reader_is_told_what_is_deployed_anew_and_need_not_look(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with writing(broker, FREE):
+        registry = Registry()
+        mirror, looked = Mirror(broker.config, registry), asyncio.Event()
+        look = mirror.look
+
+        async def once() -> None:
+            await look()
+            looked.set()
+
+        monkeypatch.setattr(mirror, "look", once)
+        monkeypatch.setattr("sie_config.mirror.LOOK_S", 3600.0)
+        following = asyncio.create_task(mirror.follow())
+        await looked.wait()
+        for names in ("l4", "cpu,h100"):
+            await broker.config.put(placement.KEY, placement.encode(wanted := deployed(names)))
+            await eventually(partial(is_deployed, registry, wanted))
+            assert [lane.profile for lane in lanes_of(registry.resolve(FREE.id))] == names.split(",")
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests import tiny_model
 from tests.e2e.conftest import SPEC
-from tests.platform import Platform
+from tests.platform import Platform, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -50,6 +50,12 @@ def encode(platform: Platform, model: str, **headers: str) -> httpx.Response:
 def machines(platform: Platform) -> dict[str, str]:
     """The machine profile of each worker, by its name."""
     return {worker["name"]: worker["gpu"] for worker in platform.workers()}
+
+
+def placed(platform: Platform) -> dict[str, list[str]]:
+    """The machine profiles of each model, as the ingress has them."""
+    rows = httpx.get(f"{platform.url}/v1/configs/models").json()["models"]
+    return {row["model_id"]: row["machine_profiles"] for row in rows}
 
 
 def refused(answer: httpx.Response) -> dict[str, Any]:
@@ -95,6 +101,7 @@ def test_a_machine_that_is_deployed_later_serves_what_waited_for_it(
     platform.down()
     monkeypatch.setenv("SIE_MACHINE_PROFILES", "h100")
     platform.up(0, "--models", str(folder))
+    wait_until(lambda: placed(platform) == {"test/far": ["h100"], "test/tiny": ["h100"], "test/spans": []})
     for model in ("test/far", "test/tiny"):
         answer = encode(platform, model)
         assert answer.status_code == 200, answer.text
