@@ -117,4 +117,4 @@ def test_a_pool_wakes_the_config_service_that_makes_its_queues(activator: Activa
     # The lease ends while the config service rests again: its queues are taken down all the same.
     deployment.stop("config")
     assert httpx.delete(f"{ingress}/v1/pools/team", timeout=60).status_code == 200
-    wait_until(lambda: activator.woken == 2)
+    wait_until(lambda: activator.woken == 2 and deployment.serves("config"))
