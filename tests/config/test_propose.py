@@ -206,6 +206,17 @@ def test_the_family_is_auto_where_only_transformers_code_computes_it() -> None:
     assert own.spec.family == "auto" and doubted(own) == ["family"]
 
 
+def test_jina_bert_calls_itself_bert() -> None:
+    config = BERT | {"architectures": ["JinaBertForMaskedLM"], "position_embedding_type": "alibi"}
+    config |= {"max_position_embeddings": 8192, "feed_forward_type": "geglu"}
+    code = {"auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"}}
+    files = sentence(**{"config.json": config | code, "sentence_bert_config.json": {"max_seq_length": 8192}})
+    found = proposed(files).spec
+    assert (found.family, found.status, found.max_sequence_length) == ("jina_bert", "ready", 8192)
+    tensors = {"encoder.layer.0.attention.self.layer_norm_q.weight": Tensor("F16", (768,))}
+    assert "norms of queries and keys" in proposed(files, tensors=tensors).spec.blocked_by
+
+
 def test_a_decoder_that_attends_to_both_sides_is_ready_and_in_doubt_where_it_brings_code() -> None:
     config = BERT | {"model_type": "qwen2", "is_causal": False}
     plain = proposed(sentence(**{"config.json": config}))

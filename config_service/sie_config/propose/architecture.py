@@ -45,6 +45,8 @@ def _chosen(papers: Papers, draft: Draft) -> Family:
     if not kind:
         draft.block("an architecture that config.json names (model_type)")
         return Family("unknown", source="")
+    if kind == "bert" and config.architecture.startswith("JinaBert") and config.position_embedding_type == "alibi":
+        return _jina_bert(papers, draft)
     if (known := FAMILIES.get(kind)) is not None:
         if config.auto_map and known.decoder and not config.is_causal:
             draft.doubt(
@@ -66,6 +68,16 @@ def _chosen(papers: Papers, draft: Draft) -> Family:
         return Family(AUTO)
     draft.block(f"the architecture {_class(config)}")
     return Family(kind if kind.isascii() else "unknown")
+
+
+def _jina_bert(papers: Papers, draft: Draft) -> Family:
+    """JinaBERT calls itself BERT; two kinds of it go by one name, told apart by their tensors and their code's name."""
+    code = " ".join(own for own in papers.config.auto_map.values() if isinstance(own, str))
+    if "qk-post-norm" in code or any("layer_norm_q." in name for name in papers.folder.tensors or ()):
+        draft.block("JinaBERT's norms of queries and keys")
+    if papers.config.feed_forward_type not in ("", "geglu"):
+        draft.block(f"JinaBERT's layers of type {papers.config.feed_forward_type} (config.json: feed_forward_type)")
+    return Family("jina_bert", FAMILIES["jina_bert"], "config.json: architectures, position_embedding_type")
 
 
 def _packed(config: Config, kind: str, known: Known, draft: Draft) -> Family:

@@ -43,6 +43,7 @@ class Config(msgspec.Struct, frozen=True):
     hidden_activation: str = ""
     activation: str = ""
     position_embedding_type: str = "absolute"
+    feed_forward_type: str = ""
     rope_scaling: dict[str, Any] = {}
     rope_parameters: dict[str, Any] = {}
     num_experts: Size = 0
