@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -122,6 +122,3 @@ def set_hash(bundles: Iterable[BundleSpec]) -> str:
     told = [{"name": each.id, "priority": each.priority, "adapters": sorted(each.families)} for each in bundles]
     told.sort(key=lambda each: str(each["name"]))
     return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()
-
-
-TASKS: Final = frozenset(get_args(Task))
