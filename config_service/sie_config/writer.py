@@ -222,9 +222,10 @@ class Writer:
     async def _write(self, edit: Edit, actor: str, kind: Kind, note: str, request: Request | None) -> Event | None:
         for _ in range(ATTEMPTS):
             event = self._event(edit, actor, kind, note)
-            if event is None:
-                return None
             try:
+                if event is None:
+                    await self._record(request)
+                    return None
                 await self._provision([each.after.spec for each in event.changes if each.after and each.after.spec])
                 if await self._commit(event, request):
                     self._mirror.apply(event)
@@ -233,6 +234,13 @@ class Writer:
             except QueueUnavailableError as error:
                 raise _busy("The broker does not answer.") from error
         raise _busy("Others write the catalogue at the same time.")
+
+    async def _record(self, request: Request | None) -> None:
+        """Keep what a request was answered that had nothing to change: with its key it never changes anything."""
+        if request is not None:
+            key = store.request_key(request.key)
+            recorded = store.encode(Recorded(request.digest, *request.answer(None), self.state.epoch))
+            await self._bucket.replace(key, recorded, (await self._bucket.read(key)).revision, REQUEST_S)
 
     async def _commit(self, event: Event, request: Request | None) -> bool:
         """Whether it stands there now; False: somebody else's write does, or the lease was renewed or lost."""
