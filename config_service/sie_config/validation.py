@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -19,7 +20,8 @@ from sie_config.model_name import DEFAULT
 from sie_config.model_spec import ModelSpec
 from sie_config.sources import HubSource, LocalSource
 from sie_config.structure import Finding, Path, finding
-from sie_config.tasks import Extract, Score, Tasks
+from sie_config.tasks import Tasks
+from sie_sdk.types import OutputType
 
 MOST: Final = 100
 """So many faults are told; a document with more is no spec, and looking for all of them would take long."""
@@ -55,28 +57,32 @@ class _FaultyError(Exception):
 class _Given:
     """A document's parts that are as their types say."""
 
-    def __init__(self, document: dict[str, Any], faulty: list[Path]) -> None:
+    def __init__(self, document: Mapping[Any, Any], faulty: list[Path]) -> None:
         self._document = document
         self._faulty = faulty
 
-    def __call__(self, *path: str) -> Any:
+    def __call__(self, *path: str | int) -> Any:
         """What stands at ``path``; where nothing does, a field's default, and None further inside."""
         if any(each[: len(path)] == path[: len(each)] for each in self._faulty):
             raise _FaultyError
-        value: Any = self._document
-        for step in path:
-            value = value.get(step, _DEFAULTS.get(step) if len(path) == 1 else None) if value is not None else None
-        return value
+        if len(path) == 1:
+            return self._document.get(path[0], _DEFAULTS[path[0]])
+        return self._at(path)
 
-    def names(self, *path: str) -> list[str]:
+    def names(self, *path: str | int) -> list[str]:
         """The names of the fields or entries that a mapping has, whatever is wrong inside of them."""
+        value = self._at(path)
+        named = value.items() if isinstance(value, dict) else ()
+        return [name for name, held in named if isinstance(name, str) and held is not None]
+
+    def _at(self, path: Path) -> Any:
         value: Any = self._document
         for step in path:
             value = value.get(step) if isinstance(value, dict) else None
-        return [name for name, held in value.items() if held is not None] if isinstance(value, dict) else []
+        return value
 
 
-_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(ModelSpec)}
+_DEFAULTS: Final[dict[str | int, Any]] = {field.name: field.default for field in msgspec.structs.fields(ModelSpec)}
 
 
 def _told_by(rule: Callable[[_Given], Iterator[Faulty]], given: _Given) -> list[Faulty]:
@@ -145,45 +151,42 @@ def _any_task(given: _Given) -> Iterator[Faulty]:
 
 
 def _dims(given: _Given) -> Iterator[Faulty]:
-    if (dense := given("tasks", "dense")) is None:
-        return
-    for number, dims in enumerate(dense.get("dims", ())):
-        if dims >= dense["dim"]:
-            path, wanted = ("tasks", "dense", "dims", number), f"less than dim, {dense['dim']}"
-            yield _fault(path, f"{dims} is not {wanted}", dims, wanted)
+    whole = given("tasks", "dense", "dim")
+    for number, dims in enumerate(given("tasks", "dense", "dims") or ()):
+        if dims >= whole:
+            wanted = f"less than dim, {whole}"
+            yield _fault(("tasks", "dense", "dims", number), f"{dims} is not {wanted}", dims, wanted)
 
 
-def _prompts(given: _Given) -> Iterator[Faulty]:
-    dense = given("tasks", "dense") or {}
-    for name in ("query", "document"):
-        path: Path = ("tasks", "dense", f"{name}_template")
-        if not (written := dense.get(f"{name}_template")):
-            continue
-        if told := template.fault(written):
-            yield _fault(path, told, written, "a text with {text}, and {instruction} if you like")
-        if dense.get(f"{name}_prompt"):
-            told = f"stands instead of {name}_prompt, which is there too"
-            yield _fault(path, told, written, f"{name}_template or {name}_prompt")
+def _prompt(given: _Given, of: str) -> Iterator[Faulty]:
+    path = ("tasks", "dense", f"{of}_template")
+    if written := given(*path):
+        yield from _template(path, written)
+        if given("tasks", "dense", f"{of}_prompt"):
+            told = f"stands instead of {of}_prompt, which is there too"
+            yield _fault(path, told, written, f"{of}_template or {of}_prompt")
+
+
+def _template(path: Path, written: str) -> Iterator[Faulty]:
+    if told := template.fault(written):
+        yield _fault(path, told, written, "a text with {text}, and {instruction} if you like")
 
 
 def _pairs(given: _Given) -> Iterator[Faulty]:
-    score = given("tasks", "score") or {}
-    if score.get("kind") != "yes_no":
+    path = ("tasks", "score", "template")
+    if given("tasks", "score", "kind") != "yes_no" or (written := given(*path)) is None:
         return
-    written = score.get("template", Score().template)
-    places = {template.fault(written, known) for known in (_PAIR, (_PAIR[1], _PAIR[0], _PAIR[2]))} - {""}
-    for told in sorted(places):
-        wanted = "a text with {query} and {document}, and {instruction} if you like"
-        yield _fault(("tasks", "score", "template"), told, written, wanted)
+    for told in sorted({template.fault(written, known) for known in _PAIRS} - {""}):
+        yield _fault(path, told, written, "a text with {query} and {document}, and {instruction} if you like")
 
 
-_PAIR = ("query", "document", "instruction")
+_PAIRS: Final = (("query", "document", "instruction"), ("document", "query", "instruction"))
+"""Both are the same places; the first of each has to be there."""
 
 
 def _hypothesis(given: _Given) -> Iterator[Faulty]:
-    written = (given("tasks", "extract") or {}).get("hypothesis", Extract("entailment").hypothesis)
-    if "{}" not in written:
-        path: Path = ("tasks", "extract", "hypothesis")
+    path = ("tasks", "extract", "hypothesis")
+    if "{}" not in (written := given(*path) or "{}"):
         yield _fault(path, "has no place {} for the label", written, "a sentence with {}")
 
 
@@ -211,69 +214,70 @@ def _default_profile(given: _Given) -> Iterator[Faulty]:
         yield _fault(("profiles", DEFAULT), told, None, "another name, or default_profile: default")
 
 
-def _profile_outputs(given: _Given) -> Iterator[Faulty]:
-    tasks = given.names("tasks")
-    offered = [name for name in tasks if name in _OUTPUTS]
-    for profile in given.names("profiles") if tasks else ():
-        at = ("profiles", profile, "options", "output_types")
-        try:
-            asked = given(*at) or []
-        except _FaultyError:
-            continue
-        encoded = ["dense"] if "multivector" in offered and "muvera" in given.names(*at[:-1]) else []
-        for number, output in enumerate(asked):
-            if output not in (*offered, *encoded):
-                yield _fault((*at, number), f"the model has no {output} output", output, ", ".join(offered))
-
-
-_OUTPUTS = ("dense", "sparse", "multivector")
-
-
-def _profile_sizes(given: _Given) -> Iterator[Faulty]:
-    """What the engine would refuse of every request with the profile."""
+def _profiles(given: _Given) -> Iterator[Faulty]:
+    """What the engine would refuse of every request that has the profile."""
     for profile in given.names("profiles"):
-        at = ("profiles", profile, "options")
-        try:
-            options = given(*at) or {}
-        except _FaultyError:
-            continue
-        yield from _told_by(lambda part, at=at, options=options: _lengths(part, at, options), given)  # type: ignore[misc]
-        yield from _told_by(lambda part, at=at, options=options: _widths(part, at, options), given)  # type: ignore[misc]
-        if "{}" not in (options.get("hypothesis_template") or "{}"):
-            path = (*at, "hypothesis_template")
-            yield _fault(path, "has no place {} for the label", options["hypothesis_template"], "a sentence with {}")
-        if options.get("muvera") is False:
-            yield _fault((*at, "muvera"), "false is refused: leave it out", False, "true, or a mapping of sizes")
-        if (lora := options.get("lora_id")) and lora not in (known := [*_loras(given)]):
-            told = f"no profile {lora} declares a LoRA"
-            yield _fault((*at, "lora_id"), told, lora, ", ".join(known) or "none: no profile has a lora")
-        for name in ("query_template", "doc_template"):
-            if (written := options.get(name)) and (told := template.fault(written)):
-                yield _fault((*at, name), told, written, "a text with {text}, and {instruction} if you like")
+        for rule in _OF_A_PROFILE:
+            yield from _told_by(partial(rule, at=("profiles", profile, "options")), given)
 
 
-def _loras(given: _Given) -> Iterator[str]:
-    return (name for name in given.names("profiles") if "lora" in given.names("profiles", name))
+def _outputs(given: _Given, at: Path) -> Iterator[Faulty]:
+    if not (tasks := given.names("tasks")):
+        return
+    offered = [name for name in get_args(OutputType) if name in tasks]
+    encoded = ["dense"] if "multivector" in offered and "muvera" in given.names(*at) else []
+    for number, output in enumerate(given(*at, "output_types") or ()):
+        if output not in (*offered, *encoded):
+            told = f"the model has no {output} output"
+            yield _fault((*at, "output_types", number), told, output, ", ".join(offered))
 
 
-def _lengths(given: _Given, at: Path, options: dict[str, Any]) -> Iterator[Faulty]:
-    longest = given("max_sequence_length")
-    for name in ("max_seq_length", "query_max_length"):
-        if (asked := options.get(name)) is not None and longest and asked > longest:
-            wanted = f"at most max_sequence_length, {longest}"
-            yield _fault((*at, name), f"{asked} is not {wanted}", asked, wanted)
+def _length_of(given: _Given, at: Path, option: str) -> Iterator[Faulty]:
+    asked, longest = given(*at, option), given("max_sequence_length")
+    if asked is not None and longest and asked > longest:
+        wanted = f"at most max_sequence_length, {longest}"
+        yield _fault((*at, option), f"{asked} is not {wanted}", asked, wanted)
 
 
-def _widths(given: _Given, at: Path, options: dict[str, Any]) -> Iterator[Faulty]:
-    asked, dense = options.get("dimensions"), given("tasks", "dense")
-    if asked is not None and dense is not None and asked not in (*dense.get("dims", ()), dense["dim"]):
-        wanted = f"one of {', '.join(map(str, (*dense.get('dims', ()), dense['dim'])))}"
+def _dimensions(given: _Given, at: Path) -> Iterator[Faulty]:
+    asked, dim = given(*at, "dimensions"), given("tasks", "dense", "dim")
+    known = [*(given("tasks", "dense", "dims") or ()), dim]
+    if asked is not None and dim is not None and asked not in known:
+        wanted = f"one of {', '.join(map(str, known))}"
         yield _fault((*at, "dimensions"), f"{asked} is not {wanted}, which the model was trained for", asked, wanted)
 
 
+def _template_of(given: _Given, at: Path, option: str) -> Iterator[Faulty]:
+    if written := given(*at, option):
+        yield from _template((*at, option), written)
+
+
+def _hypothesis_of(given: _Given, at: Path) -> Iterator[Faulty]:
+    if "{}" not in (written := given(*at, "hypothesis_template") or "{}"):
+        path = (*at, "hypothesis_template")
+        yield _fault(path, "has no place {} for the label", written, "a sentence with {}")
+
+
+def _muvera(given: _Given, at: Path) -> Iterator[Faulty]:
+    if given(*at, "muvera") is False:
+        yield _fault((*at, "muvera"), "false is refused: leave it out", False, "true, or a mapping of sizes")
+
+
+def _lora(given: _Given, at: Path) -> Iterator[Faulty]:
+    known = [name for name in given.names("profiles") if "lora" in given.names("profiles", name)]
+    if (lora := given(*at, "lora_id")) and lora not in known:
+        allowed = ", ".join(known) or "none: no profile has a lora"
+        yield _fault((*at, "lora_id"), f"no profile {lora} declares a LoRA", lora, allowed)
+
+
+_OF_A_PROFILE: Final[tuple[Callable[..., Iterator[Faulty]], ...]] = (
+    *(_outputs, _dimensions, _hypothesis_of, _muvera, _lora),
+    *(partial(_length_of, option=name) for name in ("max_seq_length", "query_max_length")),
+    *(partial(_template_of, option=name) for name in ("query_template", "doc_template")),
+)
 _RULES: Final = (
-    *(_id, _status, _length, _any_task, _computed, _inputs, _dims, _prompts, _pairs, _hypothesis, _maxsim, _files),
-    *(_default_profile, _profile_outputs, _profile_sizes),
+    *(_id, _status, _length, _any_task, _computed, _inputs, _dims, _pairs, _hypothesis, _maxsim, _files),
+    *(partial(_prompt, of="query"), partial(_prompt, of="document"), _default_profile, _profiles),
 )
 
 

@@ -176,6 +176,21 @@ def test_a_planned_model_may_be_what_nothing_computes_yet() -> None:
     assert validation.faults(planned) == []
 
 
+def test_a_fault_hides_no_rule_that_does_not_need_its_field() -> None:
+    document = changed("tasks.dense.pooling", "Mean", changed("tasks.dense.dims", [8]))
+    document = changed("profiles.fast.options.normalize", 1, changed("profiles.fast.options.top_k", 0, document))
+    document = changed("profiles.5", 7, changed("profiles.fast.options.lora_id", "no", document))
+    assert [*told(document)] == [
+        "tasks.dense.pooling",
+        "profiles.fast.options.normalize",
+        "profiles.fast.options.top_k",
+        "profiles.5",
+        "tasks.dense.dims[0]",
+        "profiles.fast.options.dimensions",
+        "profiles.fast.options.lora_id",
+    ]
+
+
 @pytest.mark.parametrize("document", [None, [], "id: org/model", 7, [WRITTEN]])
 def test_what_is_no_mapping_is_one_fault(document: Any) -> None:
     with pytest.raises(ConfigurationError, match="not a mapping"):
