@@ -21,6 +21,7 @@ from sie_bundle.operations import encode
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
 from sie_config.registry import Registry, lane_of
+from sie_config.sources import LocalSource
 from sie_config.tasks import Dense, Tasks
 from sie_sdk import results, wire
 from sie_sdk.types import EncodeRequest, Item, Priority
@@ -81,6 +82,37 @@ async def test_a_changed_prompt_is_that_of_the_next_request_without_a_load(tiny_
     registry.put(msgspec.structs.replace(spec, tasks=Tasks(dense=Dense(dim=32, document_prompt="ship "))))
     assert np.array_equal(await answer("hello"), prompted) and not np.array_equal(plain, prompted)
     assert loads == [spec.id]
+    executor.close()
+    threads.shutdown()
+
+
+async def test_work_of_before_and_after_a_change_of_the_weights_is_computed_at_once_by_its_own(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    before, other = tiny_model.spec(tiny_folder), tiny_model.make(tmp_path / "new", seed=1)
+    after = msgspec.structs.replace(before, sources=(LocalSource(str(other)),), revision="new")
+    executor, threads, loads = Executor(), ThreadPoolExecutor(1), list[str]()
+    registry = Registry([before])
+    residency = Residency(None, tmp_path / "cache", 1 << 30, loads.append, precision="float32")
+    first = registry.etag(before.id)
+    registry.put(after)
+    operation = Operation(
+        encode.parse, encode.plan, registry, residency, executor, {"interactive": threads, "bulk": threads}
+    )
+
+    async def answer(etag: str) -> np.ndarray:
+        body = wire.request_body(EncodeRequest([Item(text="hello")]))
+        work = Work("1", "encode", lane_of(before), before.id, body, time.time(), spec=etag)
+        (found,) = results.read_encode(await operation(work))
+        assert found.dense is not None
+        return found.dense
+
+    wanted = {etag: (await answer(etag)).copy() for etag in (first, registry.etag(after.id))}
+    assert len({vector.tobytes() for vector in wanted.values()}) == 2
+    asked = [*wanted] * 8
+    for etag, found in zip(asked, await asyncio.gather(*map(answer, asked)), strict=True):
+        assert np.abs(found - wanted[etag]).max() < 1e-6
+    assert loads == [before.id] * 2
     executor.close()
     threads.shutdown()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -171,6 +174,17 @@ def test_every_option_that_an_operation_reads_has_a_type_and_no_other_has_one() 
     read = {*runtime_options.ENCODE, *runtime_options.SCORE, *runtime_options.PARAMS}
     read |= {name for names in runtime_options.EXTRACT.values() for name in names}
     assert read == runtime_options.KNOWN
+
+
+def test_every_option_is_described() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    described = (docs / "outputs.md").read_text(), (docs / "extract.md").read_text(), (docs / "http.md").read_text()
+    for names, text in zip(
+        (runtime_options.ENCODE, {*chain(*runtime_options.EXTRACT.values())}, runtime_options.SCORE),
+        described,
+        strict=True,
+    ):
+        assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def document(**changed: object) -> dict[str, object]:
