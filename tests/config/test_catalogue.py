@@ -15,6 +15,7 @@ from sie_config import catalog
 from sie_config.model_spec import ModelSpec
 from sie_config.sources import HubSource, LocalSource
 from tests.config import catalogue_page
+from tests.golden.checkpoint_table import CHECKPOINTS
 
 ROOT = Path(__file__).parents[2]
 SURVEY = ROOT.parent / "shared/reference/sie-catalogue.csv"
@@ -91,6 +92,19 @@ def test_there_are_well_over_150_models() -> None:
 
 def test_every_family_of_a_ready_model_has_evidence() -> None:
     assert not {spec.family for spec in SPECS.values() if spec.status == "ready" and not spec.parity}
+
+
+@pytest.mark.parametrize("key", [key for key, record in CHECKPOINTS.items() if record.task == "dense"])
+def test_an_entry_says_what_its_golden_vectors_were_made_with(key: str) -> None:
+    record, spec = CHECKPOINTS[key], SPECS[CHECKPOINTS[key].model]
+    dense = spec.tasks.dense
+    assert dense and dense.normalize and spec.max_sequence_length == record.max_length
+    assert (dense.pooling, dense.query_prompt, dense.document_prompt) == (
+        record.pooling,
+        record.query_prompt,
+        record.document_prompt,
+    )
+    assert any(own.weights == "real" and own.cosine and own.cosine > 0.999 for own in spec.parity)
 
 
 def test_the_page_lists_the_catalogue_as_it_is() -> None:
