@@ -134,6 +134,9 @@ class Pulls:
                         await self._pause()
             except QueueUnavailableError:  # the connection says so; what is pulled stays
                 await self._pause()
+            except Exception:  # without the next look, a worker would stay deaf
+                log.exception("what waits was not looked at")
+                await self._pause()
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):

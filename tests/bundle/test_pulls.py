@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -17,6 +17,7 @@ from sie_bundle import pulls
 from sie_bundle.pulls import WANTED_S, Pulls
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry, lane_of
+from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 
@@ -153,6 +154,26 @@ async def test_a_pull_that_failed_is_begun_again(standing: Standing, monkeypatch
     await eventually(lambda: len(standing.begun) >= 6)
     standing.fails = False
     await eventually(lambda: standing.pulled == both("org/m1"))
+
+
+@pytest.mark.parametrize("error", [QueueUnavailableError("The broker does not answer."), ValueError("no answer")])
+async def test_a_look_that_fails_is_followed_by_the_next(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(pulls, "LOOK_S", 0.01)
+    waiting, failed = standing.broker.waiting, 0
+
+    async def failing(lane: Lane) -> Collection[Queue]:
+        nonlocal failed
+        failed += 1
+        if failed <= 3:
+            raise error
+        return await waiting(lane)
+
+    monkeypatch.setattr(standing.broker, "waiting", failing)
+    await standing.broker.submit(work("a", "org/m7"))
+    standing.pulls.start()
+    await eventually(lambda: standing.pulled == {Queue(LANE, "org/m7")})
 
 
 async def test_everything_of_a_large_catalogue_is_computed_once_however_it_is_found(broker: Broker) -> None:
