@@ -28,7 +28,7 @@ class Activator:
     def __init__(self, port: int) -> None:
         self.deployment: Deployment | None = None
         self.woken = 0
-        self._starting = threading.Lock()
+        self.starting = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", port))
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
@@ -44,7 +44,7 @@ class Activator:
 
     def _serve(self, near: socket.socket) -> None:
         assert self.deployment is not None
-        with self._starting:
+        with self.starting:
             if "config" not in self.deployment._processes or not self.deployment.alive("config"):
                 self.woken += 1
                 self.deployment.start("config")
@@ -105,7 +105,7 @@ def test_a_pool_wakes_the_config_service_that_makes_its_queues(activator: Activa
     ingress = deployment.url("ingress")
     pool = {"name": "team", "gpus": {"cpu": 1}, "ttl_seconds": 60}
     assert httpx.post(f"{ingress}/v1/pools", json=pool, timeout=60).status_code == 201
-    wait_until(lambda: activator.woken == 1)
+    wait_until(lambda: activator.woken > 0)
     body = {"items": [{"text": "hello"}]}
 
     def taken() -> bool:
@@ -115,6 +115,8 @@ def test_a_pool_wakes_the_config_service_that_makes_its_queues(activator: Activa
 
     wait_until(taken)
     # The lease ends while the config service rests again: its queues are taken down all the same.
-    deployment.stop("config")
+    with activator.starting:  # not under the hands of who starts it
+        deployment.stop("config")
+        woken = activator.woken
     assert httpx.delete(f"{ingress}/v1/pools/team", timeout=60).status_code == 200
-    wait_until(lambda: activator.woken == 2 and deployment.serves("config"))
+    wait_until(lambda: activator.woken > woken and deployment.serves("config"))
