@@ -37,7 +37,7 @@ async def test_a_202_of_a_busy_lane_says_when_its_backlog_will_be_done(desk: Des
 
 
 async def test_a_full_queue_says_when_its_backlog_will_be_done(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def full(work: Work) -> Submission:
+    async def full(work: Work, after: int = 0) -> Submission:
         raise QueueFullError("The queue is full.", retry_after=1.0)
 
     async with desk.worker():

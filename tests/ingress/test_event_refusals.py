@@ -92,7 +92,7 @@ async def test_a_tenant_with_too_much_in_flight_is_told_when_to_come_again(broke
 async def test_overload_is_503_with_retry_after_and_no_event_is_accepted_before_it_is_durable(
     at: Office, monkeypatch: pytest.MonkeyPatch, refusal: type[UnavailableError]
 ) -> None:
-    async def refuse(work: Work) -> None:
+    async def refuse(work: Work, after: int = 0) -> None:
         raise refusal("No.", retry_after=7.0)
 
     monkeypatch.setattr(at.desk.broker, "submit", refuse)
@@ -139,11 +139,11 @@ async def test_a_batch_that_was_accepted_in_part_is_completed_by_its_repeat(
 ) -> None:
     submit, left = at.desk.broker.submit, [2]
 
-    async def some(work: Work) -> Any:
+    async def some(work: Work, after: int = 0) -> Any:
         if not left[0]:
             raise QueueFullError("Full.", retry_after=1.0)
         left[0] -= 1
-        return await submit(work)
+        return await submit(work, after)
 
     monkeypatch.setattr(at.desk.broker, "submit", some)
     sent = [event(str(number)) for number in range(5)]

@@ -247,7 +247,7 @@ async def test_an_event_waits_in_its_queue_while_there_is_no_room_for_its_work(
 ) -> None:
     tried = asyncio.Event()
 
-    async def full(work: Work) -> None:
+    async def full(work: Work, after: int = 0) -> None:
         tried.set()
         raise QueueFullError("Full.", retry_after=0.1)
 
