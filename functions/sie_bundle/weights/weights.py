@@ -11,7 +11,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -226,9 +226,7 @@ def _reported(folder: Path, source: str, progress: Progress) -> Iterator[None]:
 
 def _size(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
+    with suppress(FileNotFoundError):  # a file, or a folder of pip's, that was moved while we looked
+        for path in folder.rglob("*"):
             total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue  # moved while we looked
     return total
