@@ -62,6 +62,7 @@ async def main() -> None:
             asyncio.create_task(writer.run()),
             asyncio.create_task(_repair(groundwork, writer)),
             asyncio.create_task(queues.run()),
+            asyncio.create_task(service.state.reads.keep_ready()),
             *(asyncio.create_task(each.run()) for each in relays),
         ]
         await stop.wait()

@@ -35,7 +35,10 @@ _REQUEST_ID = re.compile(rb"[\w.:/+=-]{1,128}")
 def app(
     registry: Registry, writer: Writer, access: Access, name: str = NAME, further: Sequence[Route] = ()
 ) -> Starlette:
-    """The ASGI application. ``name``: this copy's; ``further``: routes of others, for those who may read."""
+    """The ASGI application; its ``state.reads`` keeps itself ready.
+
+    ``name``: this copy's; ``further``: routes of others, for those who may read.
+    """
 
     async def alive(request: Request) -> Response:
         return Response(b"ok", media_type="text/plain")
@@ -54,6 +57,7 @@ def app(
         exception_handlers={SIEError: _refuse, HTTPException: _refuse_http, Exception: _refuse_unknown},
     )
     service.router.redirect_slashes = False
+    service.state.reads = reads
     return service
 
 

@@ -101,7 +101,8 @@ class Export:
 
     def _kept(self, spec: ModelSpec, stored: Stored) -> _Piece | None:
         piece = self._pieces.get(spec.id.lower())
-        return piece if piece is not None and piece.stored is stored else None
+        # Equal and another, where the whole catalogue was read anew.
+        return piece if piece is not None and (piece.stored is stored or piece.stored == stored) else None
 
     def _whole(self, piece: _Piece) -> bytes:
         spec = piece.stored.spec

@@ -6,6 +6,7 @@ lead to. Nothing is written here.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from sie_broker import clock
 from sie_broker.http_body import read_body
+from sie_broker.jetstream.connection import cancelled
 from sie_config import model_spec, placement, preconditions, schema
 from sie_config.auth import Access
 from sie_config.body import YAML
@@ -31,6 +33,8 @@ from sie_sdk.errors import InvalidInputError
 EPOCH = "X-SIE-Config-Epoch"
 """The header that says of which epoch an answer is."""
 MAX_BODY_BYTES = 64 * 1024
+READY_S = 5.0
+"""How often what was written since is made ready for exports."""
 
 
 class ModelRow(msgspec.Struct, frozen=True):
@@ -127,6 +131,12 @@ class Reads:
             ("POST", "/v1/configs/resolve", self.resolve),
         ]
         return [Route(path, self._access.reading(endpoint), methods=[method]) for method, path, endpoint in every]
+
+    async def keep_ready(self) -> None:
+        """Make what an export takes most time for before anybody asks for one, until cancelled."""
+        while not cancelled():
+            await self._export.prepare(self._state())
+            await asyncio.sleep(READY_S)
 
     async def models(self, request: Request) -> Response:
         """All models, by name, or those that the parameters name."""

@@ -40,13 +40,14 @@ async def main() -> None:
     pools = Pools(registry, lanes, table := PoolTable(broker.pools))
     applied = AppliedEverywhere(broker.lanes, name, mirror)
     ingress = app(broker, registry, lanes, pools, setting, readiness, lambda: mirror.state, applied.ingresses)
-    ingress.state.changes.follow(mirror)
+    ingress.state.configs.changes.follow(mirror)
     async with process.serving(ingress, setting.host, process.port(), websockets=True):
         if not await process.unless(stop, _catalogue(mirror)):
             return
         following = [
             asyncio.create_task(mirror.follow()),
             asyncio.create_task(applied.run()),
+            asyncio.create_task(ingress.state.configs.reads.keep_ready()),
             asyncio.create_task(lanes.follow()),
             asyncio.create_task(pools.follow()),
             asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
@@ -60,7 +61,7 @@ async def main() -> None:
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()
         readiness.leave()
-        ingress.state.changes.leave()
+        ingress.state.configs.changes.leave()
         await ingress.state.watch.leave()
     for task in following:
         task.cancel()

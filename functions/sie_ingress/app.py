@@ -17,12 +17,12 @@ from sie_broker.events.allow_list import AllowList
 from sie_config.auth import Access
 from sie_config.registry import Registry
 from sie_config.state import State
-from sie_config.watch import Watch as ConfigWatch
-from sie_ingress import answer, configs
+from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.compression import Compressed
 from sie_ingress.config_status import Applied
+from sie_ingress.configs import Configs
 from sie_ingress.dialects.speaking import Dialects
 from sie_ingress.event_requests import EventRequests
 from sie_ingress.events import Events
@@ -92,8 +92,7 @@ def app(
     dialects = Dialects(inference, registry, lanes, answers, settings)
     models, health = Models(registry, lanes), Health(lanes, registry)
     watch = Watch(registry, health.seen, lambda: readiness.ready)
-    state = state or configs.baseline(registry)
-    changes = ConfigWatch(state, access)
+    configs = Configs(registry, state, lanes, ingresses, access)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
@@ -106,8 +105,7 @@ def app(
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
             *pools.routes(),
             *dialects.routes(),
-            *configs.routes(registry, state, lanes, access, settings.config_url, ingresses),
-            *changes.routes(),
+            *configs.routes(settings.config_url),
             Route("/", page, methods=["GET"]),
             Route("/health", health.__call__, methods=["GET"]),
             *watch.routes(),
@@ -129,5 +127,5 @@ def app(
         },
     )
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
-    ingress.state.event_requests, ingress.state.watch, ingress.state.changes = requests, watch, changes
+    ingress.state.event_requests, ingress.state.watch, ingress.state.configs = requests, watch, configs
     return ingress

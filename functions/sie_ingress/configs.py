@@ -15,6 +15,7 @@ from sie_config.auth import Access
 from sie_config.reads import Reads
 from sie_config.registry import Registry
 from sie_config.state import State
+from sie_config.watch import Watch
 from sie_ingress.config_status import Applied, ConfigStatus
 from sie_ingress.lanes import Lanes
 from sie_sdk.errors import MethodNotAllowedError
@@ -31,35 +32,45 @@ ELSEWHERE = {
 """Where the config service does more, and the methods that are taken here too."""
 
 
-def routes(
-    registry: Registry,
-    state: Callable[[], State],
-    lanes: Lanes,
-    access: Access,
-    config_url: str,
-    ingresses: Callable[[], Sequence[Applied]] = lambda: (),
-) -> list[BaseRoute]:
-    """The routes.
+class Configs:
+    """What the ingress has of the config service: ``reads``, and ``changes`` for who watches.
 
     Args:
         registry: the models as they are served.
-        state: the catalogue as it was written.
+        state: the catalogue as it was written; None: nobody writes it.
         lanes: who serves them.
-        access: who may read.
-        config_url: where the config service is, if that is known.
         ingresses: how far each ingress is.
+        access: who may read.
     """
 
-    def workers(bundle: str) -> int:
-        return sum(worker.lane.bundle == bundle for worker in lanes.workers())
+    def __init__(
+        self,
+        registry: Registry,
+        state: Callable[[], State] | None,
+        lanes: Lanes,
+        ingresses: Callable[[], Sequence[Applied]],
+        access: Access,
+    ) -> None:
+        state = state or baseline(registry)
+        self._access = access
+        self._lanes = lanes
+        self._status = ConfigStatus(registry, state, lanes, ingresses)
+        self.reads = Reads(registry, state, access, self._workers)
+        self.changes = Watch(state, access)
 
-    status = ConfigStatus(registry, state, lanes, ingresses)
-    return [
-        Route("/v1/configs/models/{model:path}/status", access.reading(status.__call__), methods=["GET"]),
-        *Reads(registry, state, access, workers).routes(),
-        # Behind the reads, and for every method that these do not take.
-        *(Route(path, Elsewhere(config_url, allowed)) for path, allowed in ELSEWHERE.items()),
-    ]
+    def routes(self, config_url: str) -> list[BaseRoute]:
+        """All routes; ``config_url``: where the config service is, if that is known."""
+        status = self._access.reading(self._status.__call__)
+        return [
+            Route("/v1/configs/models/{model:path}/status", status, methods=["GET"]),
+            *self.reads.routes(),
+            *self.changes.routes(),
+            # Behind the reads, and for every method that these do not take.
+            *(Route(path, Elsewhere(config_url, allowed)) for path, allowed in ELSEWHERE.items()),
+        ]
+
+    def _workers(self, bundle: str) -> int:
+        return sum(worker.lane.bundle == bundle for worker in self._lanes.workers())
 
 
 def baseline(registry: Registry) -> Callable[[], State]:

@@ -83,7 +83,7 @@ async def main(host: str, port: int, models: str) -> None:
         log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)
         await stop.wait()
         readiness.ready = False
-        served.state.changes.leave()
+        served.state.configs.changes.leave()
         await served.state.watch.leave()
         await asyncio.gather(*(bundle.drain() for bundle in bundles))
     for task in following:
