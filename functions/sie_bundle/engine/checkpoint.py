@@ -121,7 +121,10 @@ class Checkpoint:
                 raise ModelLoadFailedError(
                     f"{spec.id} sees {narrowest} tokens to each side, its queries are filled up to {late.query_length}."
                 )
-        if config.vocab_size < self.tokenizer.vocabulary:
+        # A template of a causal reranker is text with special tokens in it.
+        if config.vocab_size < self.tokenizer.vocabulary and (
+            spec.tasks.score or not self.tokenizer.confine(config.vocab_size)
+        ):
             raise ModelLoadFailedError(
                 f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
             )

@@ -95,6 +95,17 @@ class Tokenizer:
         """How many token ids there are, added tokens included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    def confine(self, size: int) -> bool:
+        """Make no id of ``size`` or above; False: it cannot be kept from that.
+
+        Special tokens up there belong to a sibling of the model, one that reads images say. If there are any, special
+        tokens in a text are text from now on; call it before the first one.
+        """
+        beyond = {number for number in self.tokens().values() if number >= size}
+        if beyond:
+            self._tokenizer.encode_special_tokens = True
+        return beyond <= self.special
+
     @property
     def special(self) -> frozenset[int]:
         """The ids of special tokens."""
