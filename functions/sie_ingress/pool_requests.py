@@ -15,6 +15,7 @@ from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_broker.records import Lane
 from sie_config.model_spec import ModelSpec
 from sie_config.registry import Registry, lanes_of
+from sie_config.variant import name_of
 from sie_sdk import pools as wire_pools
 from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError, PoolCapacityError, PoolForbiddenError
@@ -133,7 +134,7 @@ def _check_workers(spec: PoolSpec) -> None:
 
 
 def check_catalogue(spec: PoolSpec, registry: Registry) -> list[str]:
-    """Refuse a pool that could serve no model; returns the ids of the models to pin.
+    """Refuse a pool that could serve no model; returns the names of the models to pin, with the LoRAs they chose.
 
     Raises:
         InvalidInputError: no model of the default pool has that bundle or machine profile.
@@ -148,7 +149,7 @@ def check_catalogue(spec: PoolSpec, registry: Registry) -> list[str]:
     pinned = [registry.resolve(name) for name in spec.pinned_models]
     for model in pinned:
         lanes_for(to_pool(spec, [], 0.0), model)
-    return [model.id for model in pinned]
+    return [name_of(model) for model in pinned]
 
 
 def _known(field: str, names: Iterable[str], known: set[str]) -> None:

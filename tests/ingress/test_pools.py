@@ -14,7 +14,9 @@ from starlette.applications import Starlette
 from sie_broker.pools.pool import Pool, pool_key
 from sie_broker.pools.pool_table import PoolTable
 from sie_config import placement
+from sie_config.model_spec import Lora, Profile
 from sie_config.pool_queues import PoolQueues
+from sie_config.sources import LocalSource
 from sie_ingress import answer, pools
 from sie_sdk.errors import SIEError
 from sie_sdk.pools import MAX_POOLS, PoolInfo
@@ -55,6 +57,13 @@ def refused(answer: httpx.Response, status: int, code: str, field: str | None = 
 
 
 # -- making ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_model_may_be_pinned_with_the_lora_of_its_profile(pooled: Desk) -> None:
+    profiles = {"law": Profile(lora=Lora((LocalSource("law"),))), "plain": Profile()}
+    pooled.registry.put(msgspec.structs.replace(SPEC, profiles=profiles))
+    made = await create(pooled, pinned_models=[f"{MODEL}:law", f"{MODEL}:plain", MODEL])
+    assert made["spec"]["pinned_models"] == [f"{MODEL}:law", MODEL, MODEL]
 
 
 async def test_a_new_pool_is_answered_as_the_protocol_says(pooled: Desk) -> None:
