@@ -28,7 +28,7 @@ log = logging.getLogger("sie.config.mirror")
 
 LOOK_S = 5.0
 """How often the mark is looked at."""
-PATIENCE_S = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+PATIENCE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The pauses in which a write that a hint told of is looked for; one that is not there by then was refused."""
 REREAD_S = 60.0
 """How often the whole is read again, while what we have is not what the mark says."""
@@ -55,6 +55,8 @@ class Mirror:
         self._baseline = baseline or {}
         self._knows = registry.deployment is not None
         self._hinted = 0
+        self.writing = 0
+        """The epoch that this process is about to write itself, which no hint need tell it of."""
         self._news = asyncio.Event()
         self._reading = asyncio.Lock()
         self._read_at = -REREAD_S
@@ -95,7 +97,7 @@ class Mirror:
             had = self.state.epoch
             mark = await self._mark()
             if mark.epoch - had < FAR:
-                await self._catch_up()
+                await self._catch_up(mark.epoch)
             # Behind us: the bucket was lost, or put back from a copy.
             if mark.epoch < had or self.state.epoch < mark.epoch or self._differs(mark):
                 log.info("reading the whole catalogue: epoch %d here, %d there", self.state.epoch, mark.epoch)
@@ -124,7 +126,7 @@ class Mirror:
     def _hint(self, key: str, value: bytes | None) -> None:
         """Somebody writes, perhaps in vain."""
         epoch = key.removeprefix(store.OUTBOX)
-        if value is not None and epoch.isdigit():
+        if value is not None and epoch.isdigit() and int(epoch) != self.writing:
             self._hinted = max(self._hinted, int(epoch))
             self._news.set()
 
@@ -134,14 +136,15 @@ class Mirror:
         end = clock() + seconds
         pauses: list[float] = []
         while not cancelled() and (left := end - clock()) > 0:
-            pause = pauses.pop(0) if pauses else left
+            expecting = bool(pauses)
+            pause = pauses.pop(0) if expecting else left
             if await self._told(min(pause, left)):
                 pauses = [*PATIENCE_S]
-            elif pause == left:
-                return
+                if not expecting:
+                    continue  # it is hardly there yet
             try:
                 async with self._reading:
-                    await self._catch_up()
+                    await self._catch_up(self._hinted)
             except QueueUnavailableError as error:
                 log.warning("a change was not read yet: %s", error)
             if self.state.epoch >= self._hinted:
@@ -179,9 +182,9 @@ class Mirror:
         if self._registry.deployment != before:
             self.changed()
 
-    async def _catch_up(self) -> None:
-        """Apply the writes that follow, as far as they stand there."""
-        while not cancelled():
+    async def _catch_up(self, until: int) -> None:
+        """Apply the writes that follow up to that epoch, as far as they stand there."""
+        while self.state.epoch < until and not cancelled():
             value = await self._bucket.get(store.event_key(self.state.epoch + 1))
             if value is None:
                 return
@@ -203,5 +206,6 @@ class Mirror:
         self._registry.replace(self.state.specs())
         for reset in self.resets:
             reset()
-        await self._catch_up()  # what was written while we read; entries may be of then already
+        # What was written while we read; entries may be of then already.
+        await self._catch_up(max([self._hinted, *(each.epoch for _, each in stored)]))
         self.changed()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -35,6 +37,9 @@ SUBJECT = "sie.config.changed."
 ANSWER_S = 20.0
 LOOK_S = 5.0
 """How often it is looked whether there is something to tell, beside being told."""
+NOTE_S = 0.25
+"""What was told within it may be told again after a crash."""
+FRESH = 64
 AGAIN_S = 1.0
 """The pause after the broker was away."""
 MOST_TRIES = 100
@@ -53,9 +58,12 @@ class Relay:
         self._key = TOLD + name
         self._send = send
         self._news = asyncio.Event()
+        self._fresh: deque[Event] = deque(maxlen=FRESH)
+        """The latest writes, which need not be read again."""
 
     def heard(self, event: Event) -> None:
         """There is something to tell."""
+        self._fresh.append(event)
         self._news.set()
 
     async def run(self) -> None:
@@ -78,15 +86,25 @@ class Relay:
     async def _tell(self) -> None:
         told = int(await self._bucket.get(self._key) or b"0")
         # Behind it: the bucket was lost, and its epochs begin anew.
-        told = told if told <= self._writer.state.epoch else 0
-        while told < self._writer.state.epoch and self._writer.leading and not cancelled():
-            event = await self._writer.event(told + 1)
-            if event is None:
-                log.warning("%s: epoch %d is no longer kept, and was never told", self._key, told + 1)
-            else:
-                await self._until_taken(event)
-            told += 1
-            await self._bucket.put(self._key, str(told).encode())
+        noted = told = told if told <= self._writer.state.epoch else 0
+        noted_at = time.monotonic()
+        try:
+            while told < self._writer.state.epoch and self._writer.leading and not cancelled():
+                await self._tell_of(told + 1)
+                told += 1
+                if time.monotonic() - noted_at > NOTE_S:  # not each time: it costs more than the telling
+                    await self._bucket.put(self._key, str(told).encode())
+                    noted, noted_at = told, time.monotonic()
+        finally:
+            if noted < told:
+                await self._bucket.put(self._key, str(told).encode())
+
+    async def _tell_of(self, epoch: int) -> None:
+        event = next((each for each in self._fresh if each.epoch == epoch), None) or await self._writer.event(epoch)
+        if event is None:
+            log.warning("%s: epoch %d is no longer kept, and was never told", self._key, epoch)
+        else:
+            await self._until_taken(event)
 
     async def _until_taken(self, event: Event) -> None:
         told, attempt = changed_event.changed(event), 1

@@ -262,6 +262,7 @@ class Writer:
             recorded = Recorded(request.digest, status, body, event.epoch)
             puts.append(Put(store.request_key(request.key), store.encode(recorded), ttl_s=REQUEST_S))
         puts.append(Put(store.event_key(event.epoch), written, ttl_s=HISTORY_S))
+        self._mirror.writing = event.epoch
         try:
             revisions = await self._bucket.commit(puts, {store.LEASE: token})
         except QueueUnavailableError:
