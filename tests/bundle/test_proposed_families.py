@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sie_bundle.engine import family, linear, rope
-from sie_config.propose import chain, families
+from sie_bundle.weights import layout
+from sie_config.propose import Folder, chain, families, weights
 from sie_config.propose.families import Known
 
 modeling: Any = import_module("transformers.models.auto.modeling_auto")
@@ -50,3 +52,21 @@ def test_rotations_are_those_of_the_engine(kind: str) -> None:
 def test_what_is_left_to_transformers_is_a_text_model_it_has() -> None:
     assert modeling.MODEL_MAPPING_NAMES.keys() >= families.OF_TRANSFORMERS
     assert families.OF_TRANSFORMERS.isdisjoint(families.FAMILIES)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("model.safetensors", "pytorch_model.bin"),
+        ("model.safetensors.index.json", "a.safetensors", "b.safetensors"),
+        ("model.safetensors.index.json", "a.safetensors", "pytorch_model.bin"),
+        ("pytorch_model.bin",),
+        (),
+    ],
+)
+def test_the_files_of_the_weights_are_those_the_engine_opens(names: tuple[str, ...], tmp_path: Path) -> None:
+    index = b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}'
+    contents = {name: index if name.endswith(".json") else b"" for name in names}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    assert weights.files(Folder(contents)) == layout.files(tmp_path)

@@ -97,8 +97,8 @@ STATIC = (("StaticEmbedding", "."), ("Normalize", "1_Normalize"))
 @pytest.mark.parametrize(
     ("sizes", "blocked_by"),
     [
-        ({"pytorch_model.bin": 1, "tokenizer.json": 1}, "there is pytorch_model.bin"),
-        ({"model.safetensors.index.json": 1, "tokenizer.json": 1}, "weights in several files"),
+        ({"model.fp16.safetensors": 1, "tokenizer.json": 1}, "there is model.fp16.safetensors"),
+        ({"onnx/model.onnx": 1, "tokenizer.json": 1}, "weights as model.safetensors"),
         ({"model.safetensors": 1, "vocab.txt": 1}, "a tokenizer.json"),
     ],
 )
@@ -217,12 +217,12 @@ def test_jina_bert_calls_itself_bert() -> None:
     assert "norms of queries and keys" in proposed(files, tensors=tensors).spec.blocked_by
 
 
-def test_a_decoder_that_attends_to_both_sides_is_ready_and_in_doubt_where_it_brings_code() -> None:
+def test_a_decoder_that_attends_to_both_sides_is_ready_where_it_brings_no_code() -> None:
     config = BERT | {"model_type": "qwen2", "is_causal": False}
     plain = proposed(sentence(**{"config.json": config}))
     assert (plain.spec.family, plain.spec.status, plain.doubts) == ("qwen2", "ready", ())
     with_code = proposed(sentence(**{"config.json": config | {"auto_map": {"AutoModel": "m.Qwen2Model"}}}))
-    assert with_code.spec.status == "ready" and doubted(with_code) == ["family"]
+    assert "own code of BertModel" in with_code.spec.blocked_by
 
 
 def test_a_family_published_with_code_that_the_engine_has_is_ready() -> None:
@@ -247,12 +247,24 @@ def test_small_letters_must_be_made_by_the_tokenizer_itself(normalizer: Any, sta
     assert doubted(proposed(files)) == ["tasks"]
 
 
-def test_an_end_token_that_only_transformers_adds_is_waited_for() -> None:
+def test_an_end_token_is_said_where_the_tokenizers_settings_ask_for_it() -> None:
     tokenizer = TOKENIZER | {"add_eos_token": True, "eos_token": {"content": "</s>"}}
     files = sentence(**{"config.json": BERT | {"model_type": "qwen2"}, "tokenizer_config.json": tokenizer})
-    adding = {"post_processor": {"single": [{"SpecialToken": {"id": "</s>"}}]}}
-    assert proposed(files | {"tokenizer.json": adding}).spec.status == "ready"
-    assert "the end token" in proposed(files | {"tokenizer.json": {"post_processor": None}}).spec.blocked_by
+    assert proposed(files).spec.tasks.dense == Dense(dim=384, end_token="</s>")
+    reranker = BERT | {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
+    assert "tasks" in doubted(proposed({"config.json": reranker, "tokenizer_config.json": tokenizer}))
+
+
+def test_weights_may_stand_in_several_files_or_in_torchs_own_format() -> None:
+    parts = {f"model-0000{part}-of-00002.safetensors": 10**9 for part in (1, 2)}
+    index = {"model.safetensors.index.json": {"weight_map": dict(zip("ab", parts, strict=True))}}
+    rest = {"tokenizer.json": 1}
+    found = proposed(sentence(**index), rest | parts, tensors={"a": Tensor("BF16", (10, 10))}).spec
+    assert (found.status, found.bytes, found.parameters) == ("ready", 2 * 10**9, 100)
+    missing = proposed(sentence(**index), rest | {next(iter(parts)): 1}).spec
+    assert "all files that model.safetensors.index.json names" in missing.blocked_by
+    older = proposed(sentence(), rest | {"pytorch_model.bin": 7}).spec
+    assert (older.status, older.bytes, older.parameters) == ("ready", 7, 0)
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,7 @@ def _chosen(papers: Papers, draft: Draft) -> Family:
     if kind == "bert" and config.architecture.startswith("JinaBert") and config.position_embedding_type == "alibi":
         return _jina_bert(papers, draft)
     if (known := FAMILIES.get(kind)) is not None:
-        if config.auto_map and known.decoder and not config.is_causal:
-            draft.doubt(
-                "family", "the repository brings code of its own, for attention to both sides: compare a vector"
-            )
-        elif config.auto_map and not known.published_code:
+        if config.auto_map and not known.published_code:
             draft.block(f"the repository's own code of {_class(config)} (config.json: auto_map)")
         return _packed(config, kind, known, draft)
     if config.is_encoder_decoder:

@@ -27,27 +27,25 @@ SENTENCE_CONFIGS: Final = tuple(
 )
 """By which names sentence-transformers has kept the settings of its first module."""
 
-TOKENIZER: Final = "tokenizer_config.json"
 TOKENIZER_JSON: Final = "tokenizer.json"
-END: Final = b"add_eos_token"
 
 READ: Final = (
-    *("config.json", "modules.json", "config_sentence_transformers.json", TOKENIZER, "README.md"),
+    *("config.json", "modules.json", "config_sentence_transformers.json", "tokenizer_config.json", "README.md"),
     *("artifact.metadata", "adapter_config.json", "gliner_config.json", "model.safetensors.index.json"),
     *SENTENCE_CONFIGS,
 )
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """One tensor of model.safetensors: its type as safetensors spells it, and its shape."""
+    """One tensor of a safetensors file: its type as safetensors spells it, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """``files``: contents by path. ``sizes``: bytes of every file there is. ``tensors``: of model.safetensors, by name;
-    None: nobody looked."""
+    """``files``: contents by path. ``sizes``: bytes of every file there is. ``tensors``: of the weights, by name; None:
+    they are not in safetensors, or nobody looked."""
 
     files: Mapping[str, bytes]
     sizes: Mapping[str, int] = {}
@@ -66,7 +64,7 @@ def wanted(folder: Folder) -> list[str]:
         ConfigurationError: modules.json cannot be read.
     """
     names = [*READ, *(posixpath.join(own.path, "config.json") for own in modules(folder) if own.path)]
-    if any(_true(folder, name, b"do_lower_case") for name in SENTENCE_CONFIGS) or _true(folder, TOKENIZER, END):
+    if any(_true(folder, name, b"do_lower_case") for name in SENTENCE_CONFIGS):
         names.append(TOKENIZER_JSON)
     return [name for name in dict.fromkeys(names) if name in folder.sizes and name not in folder.files]
 

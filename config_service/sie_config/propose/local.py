@@ -31,12 +31,12 @@ def read(path: Path) -> Folder:
         raise ConfigurationError(
             f"There is no folder {path}.", field="FOLDER", hint="A model of the Hugging Face Hub is named ORG/MODEL."
         )
-    sizes = _sizes(path)
-    tensors = weights.tensors(_header(path / weights.WEIGHTS)) if weights.WEIGHTS in sizes else None
-    folder = Folder({}, sizes, tensors)
+    folder = Folder({}, _sizes(path))
     while names := wanted(folder):
         folder = msgspec.structs.replace(folder, files={**folder.files, **{name: _small(path, name) for name in names}})
-    return folder
+    safe = [name for name in weights.files(folder) if name.endswith(".safetensors")]
+    every = {tensor: own for name in safe for tensor, own in weights.tensors(_header(path / name)).items()}
+    return msgspec.structs.replace(folder, tensors=every if safe else None)
 
 
 def named(path: Path) -> tuple[str, str] | None:
@@ -48,7 +48,8 @@ def named(path: Path) -> tuple[str, str] | None:
 def revision(path: Path, folder: Folder) -> str:
     """What names the version of a folder without a commit: the digest of its weights, settings and tokenizer."""
     digest = hashlib.sha256()
-    for name in sorted({*folder.files, weights.WEIGHTS, TOKENIZER_JSON} & folder.sizes.keys() - {"README.md"}):
+    names = {*folder.files, *weights.files(folder), TOKENIZER_JSON}
+    for name in sorted(names & folder.sizes.keys() - {"README.md"}):
         with (path / name).open("rb") as file:
             digest.update(f"{name}\0".encode() + hashlib.file_digest(file, "sha256").digest())
     return f"sha256:{digest.hexdigest()}"

@@ -6,7 +6,6 @@ them is decided elsewhere (``architecture``, ``chain``, ``late``, ``length``).
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Mapping
@@ -236,20 +235,6 @@ def lowers(folder: Folder) -> bool | None:
     if found is None:
         return None
     return any(own.get("type") == "Lowercase" or own.get("lowercase") is True for own in _each(normalizer))
-
-
-def ends(folder: Folder, token: str) -> bool | None:
-    """Whether tokenizer.json itself puts ``token`` into every text; None: it is not there.
-
-    Raises:
-        ConfigurationError: it is not JSON.
-    """
-    found = parsed(folder, TOKENIZER_JSON)
-    return (
-        None
-        if found is None
-        else isinstance(found, dict) and token in json.dumps(found.get("post_processor"), ensure_ascii=False)
-    )
 
 
 def _each(normalizer: Any) -> list[dict[str, Any]]:

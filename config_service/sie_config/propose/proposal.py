@@ -107,6 +107,10 @@ def _letters(read: Papers, draft: Draft) -> None:
 
 
 def _end(read: Papers, draft: Draft) -> None:
-    """The token behind every text that transformers adds for tokenizer_config.json, where tokenizer.json does not."""
-    if (end := read.tokenizer.end) and papers.ends(read.folder, end) is False:
-        draft.block("the end token that tokenizer_config.json asks for (add_eos_token)")
+    """The token behind every text that tokenizer_config.json asks for, whether or not tokenizer.json has it, too."""
+    if not (end := read.tokenizer.end):
+        return
+    if "dense" in draft.document["tasks"]:
+        draft.put("tasks.dense.end_token", end, "tokenizer_config.json: add_eos_token")
+    else:
+        draft.doubt("tasks", f"tokenizer_config.json ends every text with {end!r}; see that tokenizer.json does, too")

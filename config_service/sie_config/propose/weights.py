@@ -12,11 +12,12 @@ from typing import Final
 import msgspec
 
 from sie_config.propose.draft import Draft
-from sie_config.propose.folder import TOKENIZER_JSON, Tensor, fault
+from sie_config.propose.folder import TOKENIZER_JSON, Folder, Tensor, fault, record
 from sie_config.propose.papers import Papers
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
+PICKLED: Final = "pytorch_model.bin"
 _WEIGHTS: Final = (".safetensors", ".bin", ".onnx", ".gguf", ".pt", ".pth", ".h5", ".ckpt")
 LONGEST_HEADER: Final = 100_000_000
 """Bytes; what safetensors itself reads at most."""
@@ -25,6 +26,27 @@ LONGEST_HEADER: Final = 100_000_000
 class _Entry(msgspec.Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]
+
+
+class _Index(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]
+    """By tensor, the file."""
+
+
+def files(folder: Folder) -> list[str]:
+    """The files that hold the tensors, in the layout the engine takes (``sie_bundle.weights.layout``).
+
+    Empty: none do, or some of several are missing.
+
+    Raises:
+        ConfigurationError: the index of several files cannot be read.
+    """
+    if WEIGHTS in folder.names:
+        return [WEIGHTS]
+    if (index := record(folder, INDEX, _Index)) is not None:
+        parts = sorted(set(index.weight_map.values()))
+        return parts if folder.names.issuperset(parts) and not any("/" in name for name in parts) else []
+    return [PICKLED] if PICKLED in folder.names else []
 
 
 def header_length(first: bytes) -> int:
@@ -57,20 +79,20 @@ def tensors(header: bytes) -> dict[str, Tensor]:
 def propose(papers: Papers, draft: Draft) -> None:
     """Propose ``parameters`` and ``bytes``, and block what has no weights the engine reads."""
     folder = papers.folder
-    names = [name for name in folder.names if name.endswith((".safetensors", ".bin", ".pt"))]
+    found = files(folder)
     if "gliner_config.json" not in folder.files and "config.json" in folder.files:
-        if WEIGHTS not in folder.names:
+        if not found:
             others = sorted(name for name in folder.names if name.endswith(_WEIGHTS))
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            single = f"weights as model.safetensors (there is {', '.join(others[:3]) or 'nothing'}{more})"
-            draft.block("weights in several files" if INDEX in folder.names else single)
+            there = f"there is {', '.join(others[:3]) or 'nothing'}{more}"
+            what = f"all files that {INDEX} names" if INDEX in folder.names else f"weights as {WEIGHTS}"
+            draft.block(f"{what} ({there})")
         if TOKENIZER_JSON not in folder.names:
             draft.block("a tokenizer.json, which the folder lacks")
     counted = [own for own in (folder.tensors or {}).values() if not own.dtype.startswith(("I", "U", "BOOL"))]
     if counted:
-        draft.put("parameters", sum(math.prod(own.shape) for own in counted), f"{WEIGHTS}: {_types(counted)}")
-    files = [WEIGHTS] if WEIGHTS in folder.names else [name for name in names if name.endswith(".safetensors")]
-    wanted = dict.fromkeys((*files, *draft.document.get("files", [])))
+        draft.put("parameters", sum(math.prod(own.shape) for own in counted), f"the weights: {_types(counted)}")
+    wanted = dict.fromkeys((*found, *draft.document.get("files", [])))
     if size := sum(folder.sizes.get(name, 0) for name in wanted):
         draft.put("bytes", size, "the weights' files")
 

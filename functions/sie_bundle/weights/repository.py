@@ -15,7 +15,7 @@ from sie_bundle.weights import hub
 from sie_config import propose
 from sie_config.propose import Folder, Tensor
 from sie_config.propose.folder import SMALL, TOKENIZER_JSON, fault
-from sie_config.propose.weights import WEIGHTS
+from sie_config.propose.weights import files
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -49,11 +49,13 @@ def read(repo: str, revision: str | None = None) -> Repository:
         info = api.model_info(repo, revision=revision, files_metadata=True, timeout=hub.ANSWER_S)
         commit = str(info.sha)
         sizes = {own.rfilename: own.size or 0 for own in info.siblings or ()}
-        tensors = _tensors(api, repo, commit) if WEIGHTS in sizes else None
-    folder = Folder({}, sizes, tensors)
+    folder = Folder({}, sizes)
     while names := propose.wanted(folder):
         found = {name: _small(repo, commit, name, sizes[name]) for name in names}
         folder = msgspec.structs.replace(folder, files={**folder.files, **found})
+    if safe := [name for name in files(folder) if name.endswith(".safetensors")]:
+        with hub.translated(repo, commit):
+            folder = msgspec.structs.replace(folder, tensors=_tensors(api, repo, commit, safe))
     return Repository(commit, folder)
 
 
@@ -67,7 +69,10 @@ def _small(repo: str, commit: str, name: str, size: int) -> bytes:
         return Path(hf_hub_download(repo, name, revision=commit)).read_bytes()
 
 
-def _tensors(api: HfApi, repo: str, commit: str) -> dict[str, Tensor]:
-    """The header of the weights, by range requests."""
-    found: Any = api.parse_safetensors_file_metadata(repo, WEIGHTS, revision=commit, timeout=hub.ANSWER_S)
-    return {name: Tensor(own.dtype, tuple(own.shape)) for name, own in found.tensors.items()}
+def _tensors(api: HfApi, repo: str, commit: str, names: list[str]) -> dict[str, Tensor]:
+    """The headers of these files, by range requests."""
+    made: dict[str, Tensor] = {}
+    for name in names:
+        found: Any = api.parse_safetensors_file_metadata(repo, name, revision=commit, timeout=hub.ANSWER_S)
+        made |= {tensor: Tensor(own.dtype, tuple(own.shape)) for tensor, own in found.tensors.items()}
+    return made
