@@ -1,6 +1,7 @@
 """JinaBERT, BERT with ALiBi and a gated feed-forward, against the formulas written out; transformers has no code of it.
 
-Names of tensors, the order of steps and the slopes are those of jinaai/jina-bert-implementation.
+Names of tensors, the order of steps and the slopes are those of jinaai/jina-bert-implementation, and for the kind that
+norms queries and keys those of jinaai/jina-bert-v2-qk-post-norm, as text-embeddings-inference computes both.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ KNOWN = {
 """As the paper has them for 8 heads, and the published code for 12."""
 
 
-def make(folder: Path, heads: int) -> Path:
+def make(folder: Path, heads: int, qk: bool = False) -> Path:
     """A folder as published, with random weights of which everything matters."""
     tiny_model.make(folder)
     vocabulary = len(load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"])
@@ -50,17 +51,19 @@ def make(folder: Path, heads: int) -> Path:
         layer = f"encoder.layer.{i}"
         parts = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
         shapes |= {f"{layer}.{part}": (HIDDEN, HIDDEN) for part in parts}
-        shapes |= {f"{layer}.mlp.gated_layers": (2 * INNER, HIDDEN), f"{layer}.mlp.wo": (HIDDEN, INNER)}
-        norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.mlp.layernorm"]
+        up, down = ("up_gated_layer", "down_layer") if qk else ("gated_layers", "wo")
+        shapes |= {f"{layer}.mlp.{up}": (2 * INNER, HIDDEN), f"{layer}.mlp.{down}": (HIDDEN, INNER)}
+        more = ("layer_norm_1", "layer_norm_2", "attention.self.layer_norm_q", "attention.self.layer_norm_k")
+        norms += [f"{layer}.{name}" for name in ("attention.output.LayerNorm", *(more if qk else ["mlp.layernorm"]))]
     tensors = {f"{name}.weight": torch.randn(shape) / shape[1] ** 0.5 for name, shape in shapes.items()}
-    with_biases = [name for name in shapes if name.startswith("encoder") and not name.endswith("gated_layers")]
+    with_biases = [name for name in shapes if name.startswith("encoder") and "gated_layer" not in name]
     tensors |= {f"{name}.bias": torch.randn(HIDDEN) / 2 for name in (*with_biases, *norms)}
     tensors |= {f"{name}.weight": 1 + torch.randn(HIDDEN) / 2 for name in norms}
     save_file(tensors, folder / "model.safetensors")
     return folder
 
 
-def reference(folder: Path, ids: list[int], heads: int) -> np.ndarray:
+def reference(folder: Path, ids: list[int], heads: int, qk: bool = False) -> np.ndarray:
     """The mean of the states of one text."""
     t = load_file(folder / "model.safetensors")
 
@@ -76,31 +79,38 @@ def reference(folder: Path, ids: list[int], heads: int) -> np.ndarray:
     bias = -torch.tensor(KNOWN[heads])[:, None, None] * (place[:, None] - place[None]).abs()
     for i in range(LAYERS):
         own = f"encoder.layer.{i}."
-        q, k, v = (
-            apply(f"{own}attention.self.{name}", x).view(len(ids), heads, -1).transpose(0, 1)
-            for name in ("query", "key", "value")
-        )
+        q, k, v = (apply(f"{own}attention.self.{name}", x) for name in ("query", "key", "value"))
+        if qk:
+            q, k = norm(f"{own}attention.self.layer_norm_q", q), norm(f"{own}attention.self.layer_norm_k", k)
+        q, k, v = (part.view(len(ids), heads, -1).transpose(0, 1) for part in (q, k, v))
         weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(HIDDEN // heads) + bias, dim=-1)
         attended = (weights @ v).transpose(0, 1).reshape(len(ids), HIDDEN)
-        x = norm(f"{own}attention.output.LayerNorm", x + apply(f"{own}attention.output.dense", attended))
-        first, second = apply(f"{own}mlp.gated_layers", x).chunk(2, dim=-1)
-        x = norm(f"{own}mlp.layernorm", x + apply(f"{own}mlp.wo", gelu(first) * second))
+        inner = norm(f"{own}attention.output.LayerNorm", x + apply(f"{own}attention.output.dense", attended))
+        if qk:
+            x = norm(f"{own}layer_norm_1", x + inner)
+            plain, gated = apply(f"{own}mlp.up_gated_layer", x).chunk(2, dim=-1)
+            x = norm(f"{own}layer_norm_2", x + apply(f"{own}mlp.down_layer", plain * gelu(gated)))
+        else:
+            gated, plain = apply(f"{own}mlp.gated_layers", inner).chunk(2, dim=-1)
+            x = norm(f"{own}mlp.layernorm", inner + apply(f"{own}mlp.wo", gelu(gated) * plain))
     return x.mean(dim=0).numpy()
 
 
+@pytest.mark.parametrize("family", ["jina_bert", "jina_bert_qk"])
 @pytest.mark.parametrize("heads", KNOWN)
-def test_a_mixed_batch_equals_the_formulas_text_by_text(heads: int, tmp_path: Path) -> None:
-    folder = make(tmp_path, heads)
+def test_a_mixed_batch_equals_the_formulas_text_by_text(heads: int, family: str, tmp_path: Path) -> None:
+    qk = family == "jina_bert_qk"
+    folder = make(tmp_path, heads, qk)
     spec = msgspec.structs.replace(
         tiny_model.spec(folder),
-        family="jina_bert",
+        family=family,
         tasks=Tasks(dense=Dense(dim=HIDDEN, normalize=False)),
         max_sequence_length=POSITIONS,
     )
     model, random = tiny_model.load(spec, folder), np.random.default_rng(3)
     rows = [row(random.integers(4, 40, size=length)) for length in LENGTHS]
     for each, vector in zip(rows, tiny_model.vectors(model, rows), strict=True):
-        wanted = reference(folder, each.ids.tolist(), heads)
+        wanted = reference(folder, each.ids.tolist(), heads, qk)
         assert np.abs(vector - wanted).max() < 2e-5 * max(1.0, np.abs(wanted).max()), len(each)
 
 

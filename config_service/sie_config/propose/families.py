@@ -46,6 +46,7 @@ FAMILIES: Final[dict[str, Known]] = {
     "gte": _GTE,
     "nomic_bert": Known(hidden="n_embd", longest="n_positions", vocabulary=False, published_code=True),
     "jina_bert": Known(vocabulary=False, published_code=True),
+    "jina_bert_qk": Known(vocabulary=False, published_code=True),
     "qwen2": _LLAMA,
     "llama": _LLAMA,
     "llama_bidirec": Known(published_code=True),

@@ -15,6 +15,8 @@ from sie_bundle.engine.rope import Rope, ropes
 from sie_sdk.errors import ModelLoadFailedError
 
 Way = Literal["packed", "transformers", "padded"]
+GLINER = "gliner"
+"""The family of GLiNERs, whose encoder is one of `FAMILIES` and stands in a config of its own (``gliner``)."""
 AUTO = "auto"
 """The family of every model that transformers knows: with the heads of the record of its ``model_type``, if any."""
 
@@ -45,9 +47,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Three layers, or one with all three side by side."""
     q_norm: str = ""
     k_norm: str = ""
-    """Norms over each head's dimensions (Qwen3)."""
+    """Norms over each head's dimensions (Qwen3), or over those of all heads together, as their weights are wide."""
     attention_output: str = "attention.output.dense"
     attention_norm: str = "attention.output.LayerNorm"
+    between_norm: str = ""
+    """A second norm behind attention, to which the layer's input is added again."""
     up: tuple[str, ...] = ("intermediate.dense",)
     """One layer; or the activated one and the one it is multiplied with, in one tensor or in two."""
     gate: Literal["none", "first", "second"] = "none"
@@ -125,6 +129,16 @@ _GTE = Family(
     down="mlp.down_proj",
     output_norm="mlp_ln",
     classifier="pooler.dense tanh classifier",
+)
+_JINA_BERT = Family(
+    model_type="bert",
+    prefixes=("bert.", ""),
+    positions="",
+    alibi=True,
+    up=("mlp.gated_layers",),
+    gate="first",
+    down="mlp.wo",
+    output_norm="mlp.layernorm",
 )
 _DEBERTA = Family(way="padded", prefixes=("deberta.", ""), classifier="pooler.dense gelu classifier")
 
@@ -231,15 +245,16 @@ FAMILIES = {
             "rope_theta": "rotary_emb_base",
         },
     ),
-    "jina_bert": Family(
-        model_type="bert",
-        prefixes=("bert.", ""),
-        positions="",
-        alibi=True,
-        up=("mlp.gated_layers",),
-        gate="first",
-        down="mlp.wo",
-        output_norm="mlp.layernorm",
+    "jina_bert": _JINA_BERT,
+    "jina_bert_qk": msgspec.structs.replace(
+        _JINA_BERT,
+        q_norm="attention.self.layer_norm_q",
+        k_norm="attention.self.layer_norm_k",
+        between_norm="layer_norm_1",
+        up=("mlp.up_gated_layer",),
+        gate="second",
+        down="mlp.down_layer",
+        output_norm="layer_norm_2",
     ),
     "qwen2": _LLAMA,
     "llama": _LLAMA,
@@ -315,18 +330,31 @@ def architecture(family: str, folder: Path) -> Architecture:
     path = folder / "config.json"
     try:
         given = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        if family == AUTO:
-            record, given = _found(folder, given)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
+    if family == AUTO:
+        record, given = _found(folder, given)
+    made = described(record, given, path)
+    if family != AUTO and made.config.model_type != (record.model_type or family):
+        raise ModelLoadFailedError(f"The spec says family {family!r}, config.json says {made.config.model_type!r}.")
+    return made
+
+
+def described(record: Family, given: dict[str, Any], path: Path) -> Architecture:
+    """The encoder of a record, by what its config.json says; ``path``: where that was read, for errors.
+
+    Raises:
+        ModelLoadFailedError: a size is missing, or is none.
+    """
+    try:
         named = {ours: given[theirs] for ours, theirs in record.config.items() if theirs in given}
         given = {**record.constants, **given, **named}
         by_layer = _by_layer(given) if record.way == "packed" else {}
         config = msgspec.convert(given | by_layer, type=Config)
-        if record.way == "packed" and given.get("is_causal") is False:
-            record = msgspec.structs.replace(record, causal=False)
-    except (OSError, msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
-    if family != AUTO and config.model_type != (record.model_type or family):
-        raise ModelLoadFailedError(f"The spec says family {family!r}, config.json says {config.model_type!r}.")
+    if record.way == "packed" and given.get("is_causal") is False:
+        record = msgspec.structs.replace(record, causal=False)
     return Architecture(family=record, config=config)
 
 

@@ -51,7 +51,7 @@ class Attention(NamedTuple):
         queries, keys = self.heads
         q, k, v = torch.split(self.qkv(x).view(len(x), queries + 2 * keys, -1), [queries, keys, keys], dim=1)
         if self.q_norm and self.k_norm:
-            q, k = self.q_norm(q.to(x.dtype)).to(q.dtype), self.k_norm(k.to(x.dtype)).to(k.dtype)
+            q, k = _normed(q, self.q_norm, x.dtype), _normed(k, self.k_norm, x.dtype)
         if self.rope is not None:
             turn = batch.turns[self.rope]
             q, k = turn(q), turn(k)
@@ -76,6 +76,8 @@ class Layer(NamedTuple):
 
     attention: Attention
     attention_norm: Norm | None
+    between_norm: Norm | None
+    """Behind attention and its norm, over what they give and the layer's input."""
     feed_forward: FeedForward
     output_norm: Norm
 
@@ -127,13 +129,14 @@ class PackedEncoder:
             turns={rope: self._rotation(packed, rope) for rope in self._ropes},
             bias=self._bias(rounded(packed.longest, 64)) if self._bias else self._slopes,
         )
-        for attention, attention_norm, feed_forward, output_norm in self._layers:
+        for attention, attention_norm, between_norm, feed_forward, output_norm in self._layers:
             if self._family.pre_norm:
                 x = x + attention(attention_norm(x) if attention_norm else x, batch)
                 x = x + feed_forward(output_norm(x))
             else:
                 assert attention_norm is not None
-                x = attention_norm(x + attention(x, batch))
+                attended = attention_norm(x + attention(x, batch))
+                x = between_norm(x + attended) if between_norm else attended
                 x = output_norm(x + feed_forward(x))
         x = x[:tokens]
         return self._final_norm(x) if self._final_norm else x
@@ -146,6 +149,12 @@ class PackedEncoder:
             x += self._types[0] if packed.types is None else embedding(packed.types, self._types)
         x = self._norm(x) if self._norm else x
         return self._projection(x) if self._projection else x
+
+
+def _normed(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
+    """[T, heads, head_dim] normed per head, or all heads together where the norm is that wide."""
+    wide = x.flatten(1) if len(norm.weight) > x.shape[2] else x
+    return norm(wide.to(dtype)).to(x.dtype).view_as(x)
 
 
 def _rounded(packed: Packed) -> Packed:
@@ -173,13 +182,14 @@ def _layer(architecture: Architecture, parameters: Parameters, i: int) -> Layer:
         attention=Attention(
             heads=(config.num_attention_heads, config.key_value_heads),
             qkv=parameters.linear([prefix + name for name in family.qkv], scale=folded),
-            q_norm=q_norm._replace(weight=q_norm.weight * scale) if q_norm else None,
+            q_norm=q_norm.scaled(scale) if q_norm else None,
             k_norm=parameters.norm(prefix + family.k_norm) if family.k_norm else None,
             output=parameters.linear([prefix + family.attention_output]),
             rope=config.ropes[i] if family.rotates else None,
             sight=Sight(causal=family.causal, window=config.windows[i]),
         ),
         attention_norm=parameters.norm(first) if f"{first}.weight" in parameters else None,
+        between_norm=parameters.norm(prefix + family.between_norm) if family.between_norm else None,
         feed_forward=_feed_forward(architecture, parameters, prefix),
         output_norm=parameters.norm(prefix + family.output_norm),
     )

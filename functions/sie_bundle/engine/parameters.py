@@ -36,6 +36,10 @@ class Norm(NamedTuple):
             return rms_norm(x, self.weight.shape, self.weight, self.eps)
         return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
+    def scaled(self, factor: float) -> Norm:
+        """The same, and its result times the factor."""
+        return self._replace(weight=self.weight * factor, bias=None if self.bias is None else self.bias * factor)
+
 
 class Parameters:
     """A checkpoint's parameters for one device.
