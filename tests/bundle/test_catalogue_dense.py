@@ -29,7 +29,7 @@ from tests.golden import random_models
 from tests.golden.random_kinds import KINDS
 
 Array = npt.NDArray[np.float32]
-ELSEWHERE = {"jina_bert"}
+ELSEWHERE = {"jina_bert", "jina_bert_qk"}
 """Families that transformers has no code of: compared in a test of their own."""
 READY = [
     spec
