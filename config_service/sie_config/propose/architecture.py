@@ -71,11 +71,9 @@ def _jina_bert(papers: Papers, draft: Draft) -> Family:
     code = " ".join(own for own in papers.config.auto_map.values() if isinstance(own, str))
     norms = "qk-post-norm" in code or any("layer_norm_q." in name for name in papers.folder.tensors or ())
     name = "jina_bert_qk" if norms else "jina_bert"
-    if name not in FAMILIES:
-        draft.block("JinaBERT's norms of queries and keys")
     if papers.config.feed_forward_type not in ("", "geglu"):
         draft.block(f"JinaBERT's layers of type {papers.config.feed_forward_type} (config.json: feed_forward_type)")
-    return Family(name, FAMILIES.get(name), "config.json: architectures, position_embedding_type")
+    return Family(name, FAMILIES[name], "config.json: architectures, position_embedding_type")
 
 
 def _packed(config: Config, kind: str, known: Known, draft: Draft) -> Family:
