@@ -97,7 +97,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Literal["ready", "planned"] = "ready"
     """``planned``: described, and refused with an error that says what is missing (``blocked_by``)."""
     blocked_by: str = ""
-    """What a planned model waits for, as a caller reads it: "GLiNER's span head"."""
+    """What a planned model waits for, as a caller reads it: "boxes in images"."""
     inputs: Annotated[tuple[Input, ...], msgspec.Meta(min_length=1)] = ("text",)
     """What it reads. A ready model reads text."""
     files: tuple[str, ...] = ()

@@ -111,7 +111,7 @@ def test_every_valid_spec_is_read_back_from_what_is_written_of_it(spec: ModelSpe
         ("tasks.score", {"kind": "yes_no", True: "yes"}, "tasks.score.True", "put it in quotes"),
         ("tasks.multivector", ..., "tasks.score.kind", "the multivector task, which is not there"),
         ("tasks.multivector", None, "tasks.score.kind", "the multivector task, which is not there"),
-        ("tasks.extract.kind", "spans", "tasks.extract.kind", "spans is computed by nothing here yet"),
+        ("tasks.extract.kind", "document", "tasks.extract.kind", "document is computed by nothing here yet"),
         ("tasks.extract.hypothesis", "This.", "tasks.extract.hypothesis", "has no place {}"),
         ("sources", [], "sources", "is not a list of at least 1"),
         ("sources.1.revision", "main", "sources[1].revision", "'main' is not a commit: 40 hex digits"),
@@ -171,7 +171,7 @@ def test_a_profile_may_have_the_dense_output_that_muvera_makes_of_multivectors()
 
 def test_a_planned_model_may_be_what_nothing_computes_yet() -> None:
     planned = changed("status", "planned", changed("blocked_by", "GLiNER's span head"))
-    for path, value in (("tasks.extract.kind", "spans"), ("max_sequence_length", 0), ("inputs", ["image"])):
+    for path, value in (("tasks.extract.kind", "document"), ("max_sequence_length", 0), ("inputs", ["image"])):
         planned = changed(path, value, planned)
     assert validation.faults(planned) == []
 
