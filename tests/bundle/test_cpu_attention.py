@@ -13,7 +13,7 @@ from torch import Tensor
 from sie_bundle.engine.attention import LOG2_E
 from sie_bundle.engine.cpu_attention import tiled
 from sie_bundle.engine.packing import Packed, pack
-from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.sight import Sight, Slopes
 from sie_bundle.engine.tiles import BLOCKS, TOGETHER, rounded, tiles
 from sie_bundle.engine.tokenization import Row
 
@@ -43,7 +43,10 @@ def plain(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tens
         for text in range(group.texts):
             own = slice(group.start + text * group.length, group.start + (text + 1) * group.length)
             scores = torch.einsum("qhd,khd->hqk", q[own].double(), k[own])
-            if sight.bias is not None:
+            if isinstance(sight.bias, Slopes):
+                places = torch.arange(group.length)
+                scores += sight.bias.by_head[:, None, None].double() * (places[:, None] - places).abs() / LOG2_E
+            elif sight.bias is not None:
                 scores += sight.bias[:, : group.length, : group.length].double() / LOG2_E
             distance = torch.arange(group.length)[None] - torch.arange(group.length)[:, None]
             unseen = (torch.arange(group.length) >= group.seen)[None] | torch.zeros_like(distance, dtype=torch.bool)
@@ -81,6 +84,17 @@ def test_a_bias_by_distance_is_added(sizes: list[int], seed: int) -> None:
     q, k, v = random(packed, seed)
     sight = Sight(bias=torch.randn(HEADS, max(sizes), max(sizes), generator=torch.Generator().manual_seed(seed)))
     assert (tiled(q * LOG2_E, k, v, packed, sight) - plain(q, k, v, packed, sight)).abs().max() < 1e-5
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=lengths, seed=st.integers(0, 99))
+def test_a_slope_by_distance_is_added(sizes: list[int], seed: int) -> None:
+    packed, sight = packed_of(sizes, hidden=2), Sight(bias=Slopes(-torch.tensor([0.5, 0.25, 0.125, 0.01])))
+    q, k, v = random(packed, seed)
+    expected = plain(q, k, v, packed, sight)
+    for by_maximum in (False, True):
+        found = tiled(q * LOG2_E, k, v, packed, sight, by_maximum=by_maximum)
+        assert (found - expected).abs().max() < 1e-5
 
 
 def test_a_long_text_is_attended_to_in_parts() -> None:
