@@ -157,11 +157,11 @@ def rollback(target: Mapping[str, Stored]) -> Edit:
 
 
 def guarded(edit: Edit, precondition: Precondition, model: str | None) -> Edit:
-    """``edit`` under a precondition on the model; where none is named, on the epoch of the whole catalogue."""
+    """``edit`` under a precondition on the model; where none is named, on the whole catalogue."""
 
     def held(state: State) -> Mapping[str, ModelSpec | None]:
         if model is None:
-            precondition.hold(str(state.epoch), "The catalogue")
+            precondition.of_catalogue().hold(state.digest, "The catalogue")
         else:
             present = _present(state, model)
             precondition.hold(None if present is None else model_spec.etag(present), model)

@@ -34,6 +34,12 @@ class Precondition(msgspec.Struct, frozen=True):
         if self.none_match is not None and _among(etag, self.none_match):
             raise _failed(f"{what} is there already: If-None-Match names {quoted(etag or '')}.", "If-None-Match", etag)
 
+    def of_catalogue(self) -> Precondition:
+        """The same on the whole catalogue: its hash, with which the etags of lists and exports begin."""
+        return Precondition(
+            *(tags and frozenset(tag.partition("-")[0] for tag in tags) for tags in (self.match, self.none_match))
+        )
+
 
 def read(headers: Mapping[str, str]) -> Precondition:
     """The precondition of a request; ``headers`` are looked up in lower case.

@@ -25,6 +25,7 @@ from sie_config.body import YAML
 from sie_config.bundle_reads import Bundles
 from sie_config.export import Export, as_yaml
 from sie_config.model_spec import ModelSpec
+from sie_config.placement import Deployment
 from sie_config.registry import Registry, lane_of, lanes_of
 from sie_config.state import State
 from sie_sdk import wire
@@ -117,6 +118,7 @@ class Reads:
         self._bundles = Bundles(registry, workers)
         self._writer = writer
         self._export = Export(lambda spec: bundles_of(spec, registry))
+        self._deployed: tuple[Deployment | None, str] = (None, "")
 
     def routes(self) -> list[Route]:
         """All of them."""
@@ -142,10 +144,10 @@ class Reads:
         """All models, by name, or those that the parameters name."""
         wanted = _Filter.of(request.query_params)
         state = self._state()
-        if preconditions.is_known(request.headers, str(state.epoch)):
-            return self._unchanged(str(state.epoch))
+        if preconditions.is_known(request.headers, etag := self._tag(state)):
+            return self._unchanged(etag)
         rows = [row for spec in self._registry.specs() if wanted.takes(row := self._row(spec, state))]
-        return self._json(ModelRows(state.epoch, rows), str(state.epoch))
+        return self._json(ModelRows(state.epoch, rows), etag)
 
     async def model(self, request: Request) -> Response:
         """One spec as it was written: YAML, or JSON where ``Accept`` names it."""
@@ -176,11 +178,11 @@ class Reads:
     async def export(self, request: Request) -> Response:
         """The whole catalogue: JSON, or a YAML stream where ``format`` says so."""
         form = _one_of("format", request.query_params.get("format", "json"), ("json", "yaml"))
-        if preconditions.is_known(request.headers, etag := f"{self._state().epoch}-{form}"):
+        if preconditions.is_known(request.headers, etag := f"{self._tag(self._state())}-{form}"):
             return self._unchanged(etag)
         await self._export.prepare(self._state())
         state = self._state()  # somebody may have written meanwhile
-        etag = f"{state.epoch}-{form}"
+        etag = f"{self._tag(state)}-{form}"
         if form == "yaml":
             return Response(self._export.yaml(state), headers=self._headers(etag), media_type=YAML)
         written = self._export.json(state, clock.now(), self._bundles.every())
@@ -214,6 +216,13 @@ class Reads:
             spec.owner,
             self._registry.etag(spec.id),
         )
+
+    def _tag(self, state: State) -> str:
+        """Of the whole catalogue, and of what is deployed: where models run is told, too."""
+        there = self._registry.deployment
+        if there is not self._deployed[0]:
+            self._deployed = there, hashlib.blake2b(msgspec.json.encode(there), digest_size=4).hexdigest()
+        return f"{state.digest}-{self._deployed[1]}"
 
     def _headers(self, etag: str = "") -> dict[str, str]:
         tag = {"ETag": preconditions.quoted(etag), "Cache-Control": "no-cache"} if etag else {}

@@ -311,11 +311,13 @@ def test_a_precondition_is_held_against_what_is_there(held: Precondition, presen
             assert refused.value.details["etag"] == (None if there is None else model_spec.etag(there))
 
 
-def test_a_precondition_of_a_write_of_many_is_on_the_epoch() -> None:
-    guarded = edits.guarded(wanted(DOCUMENT), condition(if_match='"7"'), None)
-    guarded(State((), 7))
-    with pytest.raises(PreconditionFailedError):
-        guarded(State((), 8))
+def test_a_precondition_of_a_write_of_many_is_on_the_whole_catalogue() -> None:
+    state = catalogue(SPEC)
+    for suffix in ("", "-0a1b2c3d", "-0a1b2c3d-json"):
+        guarded = edits.guarded(wanted(changed(TAGGER)), condition(if_match=f'"{state.digest}{suffix}"'), None)
+        guarded(state)
+        with pytest.raises(PreconditionFailedError):
+            guarded(catalogue(SPEC, EVERYTHING))
 
 
 @pytest.mark.parametrize("value", ["abc", '"a" "b"', '"a",', ""])
