@@ -90,6 +90,8 @@ def validate(paths: Sequence[str], as_json: bool) -> None:
 def diff(service: ConfigService, paths: Sequence[str], owner: str, prune: bool, adopt: bool, as_json: bool) -> None:
     """Show what `sie config apply` would change. Exit code 0: nothing; 2: something; 1: it cannot be told.
 
+    DIR is a folder, a file, or - for standard input.
+
     \b
     Examples:
       sie config diff models/

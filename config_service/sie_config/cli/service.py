@@ -24,7 +24,7 @@ import msgspec
 from sie_sdk import calls, refusals
 from sie_sdk.client import SIEClient
 from sie_sdk.effects import Call, Patience, Reply, Send
-from sie_sdk.errors import ConnectionFailedError, MethodNotAllowedError, UnexpectedReplyError
+from sie_sdk.errors import ConnectionFailedError, MethodNotAllowedError, UnavailableError, UnexpectedReplyError
 from sie_sdk.settle import settle
 
 P = ParamSpec("P")
@@ -176,7 +176,19 @@ class ConfigService:
             raise
 
     def _of(self, client: SIEClient, send: Send) -> Reply:
-        patience = Patience(deadline_s=TIMEOUT_S, timeout_s=TIMEOUT_S)
+        """One request, again while the writer is busy; where nobody answers, that is said at once."""
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return self._once(client, send)
+            except UnavailableError as busy:
+                pause = busy.retry_after or 1.0
+                if time.monotonic() + pause > end:
+                    raise
+                time.sleep(pause)
+
+    def _once(self, client: SIEClient, send: Send) -> Reply:
+        patience = Patience(wait_for_capacity=False, deadline_s=TIMEOUT_S, timeout_s=TIMEOUT_S)
 
         def call() -> Call[Reply]:
             return (yield from settle(msgspec.structs.replace(send, timeout_s=TIMEOUT_S), patience))
