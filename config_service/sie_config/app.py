@@ -24,7 +24,7 @@ from sie_config.reads import Reads, bundles_of
 from sie_config.registry import Registry
 from sie_config.writer import Writer
 from sie_config.writes import Writes
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import NotFoundError, SIEError
 from sie_sdk.version import __version__
 
 NAME = "sie-config"
@@ -43,12 +43,16 @@ def app(
     async def alive(request: Request) -> Response:
         return Response(b"ok", media_type="text/plain")
 
+    async def status(request: Request) -> Response:
+        raise NotFoundError("Who serves a model is known to the ingress.", hint="GET the same path there.")
+
     told = Told(name, lambda spec: bundles_of(spec, registry), lambda spec: warnings(spec, registry))
     reads = Reads(registry, lambda: writer.state, access, writer=lambda: name if writer.leading else None)
     service = Starlette(
         routes=[
             *(Route(path, alive, methods=["GET"]) for path in ("/healthz", "/livez", "/readyz")),
             *further,
+            Route("/v1/configs/models/{model:path}/status", access.reading(status), methods=["GET"]),
             *reads.routes(),
             *History(writer, access).routes(),
             *Writes(writer, access, told).routes(),

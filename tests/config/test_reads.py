@@ -119,6 +119,12 @@ async def test_the_epoch_tells_when_two_have_the_same_catalogue(service: Service
     assert second["bundles_hash"] == first["bundles_hash"]
 
 
+async def test_who_serves_a_model_is_asked_of_the_ingress(service: Service) -> None:
+    answer = await service.send("GET", f"/models/{SPEC.id}/status")
+    assert (answer.status_code, error(answer)["code"]) == (404, "NOT_FOUND")
+    assert "ingress" in error(answer)["message"]
+
+
 async def test_the_schema_is_that_of_a_spec(client: httpx.AsyncClient) -> None:
     answer = await client.get("/v1/configs/schema")
     assert answer.headers["content-type"] == "application/schema+json"
