@@ -9,7 +9,7 @@ import time
 import uvloop
 
 from sie_broker.jetstream.nats_broker import NatsBroker
-from sie_config.mirror import Mirror
+from sie_config.epochs.mirror import Mirror
 from sie_config.registry import Registry
 
 

@@ -12,17 +12,19 @@ from sie_broker import process
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
-from sie_config import catalog, placement, relay
-from sie_config.app import NAME, app
-from sie_config.auth import Access
+from sie_config import catalog
+from sie_config.api.app import NAME, app
+from sie_config.api.auth import Access
+from sie_config.api.watch import Watch
+from sie_config.deployment import placement
+from sie_config.epochs import relay
+from sie_config.epochs.mirror import Mirror
+from sie_config.epochs.relay import Relay
+from sie_config.epochs.writer import Writer
 from sie_config.groundwork import Groundwork
-from sie_config.mirror import Mirror
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry
-from sie_config.relay import Relay
 from sie_config.settings import Settings
-from sie_config.watch import Watch
-from sie_config.writer import Writer
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError, QueueUnavailableError
 

@@ -10,7 +10,7 @@ from sie_broker import process
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
-from sie_config.mirror import Mirror
+from sie_config.epochs.mirror import Mirror
 from sie_config.registry import Registry
 from sie_sdk import settings
 

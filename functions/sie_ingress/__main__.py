@@ -12,7 +12,7 @@ from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
 from sie_config import aliases
-from sie_config.mirror import Mirror
+from sie_config.epochs.mirror import Mirror
 from sie_config.registry import Registry
 from sie_ingress.app import Readiness, app
 from sie_ingress.applied import AppliedEverywhere

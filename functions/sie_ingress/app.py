@@ -14,9 +14,9 @@ from starlette.routing import Route
 
 from sie_broker.contract import Broker
 from sie_broker.events.allow_list import AllowList
-from sie_config.auth import Access
+from sie_config.api.auth import Access
+from sie_config.epochs.state import State
 from sie_config.registry import Registry
-from sie_config.state import State
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers

@@ -15,8 +15,8 @@ from starlette.responses import Response
 
 from sie_broker.pools.pool import service_of
 from sie_broker.records import Lane, WorkerState
+from sie_config.epochs.state import State
 from sie_config.registry import Registry, lanes_of
-from sie_config.state import State
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from sie_config.auth import Access
-from sie_config.reads import Reads
+from sie_config.api.auth import Access
+from sie_config.api.reads import Reads
+from sie_config.api.watch import Watch
+from sie_config.epochs.state import State
 from sie_config.registry import Registry
-from sie_config.state import State
-from sie_config.watch import Watch
 from sie_ingress.config_status import Applied, ConfigStatus
 from sie_ingress.lanes import Lanes
 from sie_sdk.errors import MethodNotAllowedError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from sie_config import machine_profile
+from sie_config.deployment import machine_profile
 from sie_local.child import Program, greets, says, serves
 from sie_local.ports import free_port, is_free, owner_of
 from sie_local.state import StateFolder

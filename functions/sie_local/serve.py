@@ -21,7 +21,8 @@ from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings as BundleSettings
-from sie_config import aliases, catalog, placement
+from sie_config import aliases, catalog
+from sie_config.deployment import placement
 from sie_config.registry import Registry
 from sie_config.settings import Settings as ConfigSettings
 from sie_ingress.app import Readiness, app

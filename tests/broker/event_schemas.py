@@ -16,7 +16,7 @@ import msgspec
 from sie_broker.demand.sessions import AVAILABLE_TYPE
 from sie_broker.events.envelope import MSGPACK, RESULT_TYPE, work_type
 from sie_bundle.door import SESSION
-from sie_config import changed_event
+from sie_config.epochs import changed_event
 from sie_sdk import types
 from sie_sdk.types import Priority
 

@@ -20,7 +20,7 @@ from sie_broker.events.binding import from_http, from_nats, to_nats
 from sie_broker.events.event_format import STRUCTURED
 from sie_broker.events.exchange import OPERATIONS
 from sie_broker.records import Lane, Reply, Work
-from sie_config import changed_event
+from sie_config.epochs import changed_event
 from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import InputTooLongError
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, Outputs, SparseOutput

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sie_config import catalog, placement
-from sie_config.model_spec import ModelSpec
-from sie_config.sources import HubSource
+from sie_config import catalog
+from sie_config.deployment import placement
+from sie_config.spec.model_spec import ModelSpec
+from sie_config.spec.sources import HubSource
 
 PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 MARK = "<!-- Below this line is what `python -m tests.config.catalogue_page` writes. -->\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sie_config.auth import Access
+from sie_config.api.auth import Access
 from sie_sdk.errors import ForbiddenError, UnauthorizedError
 
 ADMIN, READ = "a-new,a-old", "r-new , r-old,"

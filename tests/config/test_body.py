@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import body
+from sie_config.api import body
 from sie_sdk.errors import InvalidInputError, UnsupportedMediaTypeError
 
 # Beginning and end of a text come back otherwise from YAML only where YAML has no such letter.

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sie_config import machine_profile, placement
-from sie_config.machine_profile import GIB, MachineProfile
+from sie_config.deployment import machine_profile, placement
+from sie_config.deployment.machine_profile import GIB, MachineProfile
 from tests.ingress.conftest import SPEC
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "bundles.md").read_text()

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from sie_config import bundle_spec, catalog, placement, runtime_options
-from sie_config.model_spec import ModelSpec
-from sie_config.sources import HubSource, LocalSource
-from sie_config.tasks import Score
+from sie_config import catalog
+from sie_config.deployment import bundle_spec, placement
+from sie_config.spec import runtime_options
+from sie_config.spec.model_spec import ModelSpec
+from sie_config.spec.sources import HubSource, LocalSource
+from sie_config.spec.tasks import Score
 from tests.golden.checkpoint_table import CHECKPOINTS
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from sie_config import placement
+from sie_config.deployment import placement
 from sie_ingress.settings import Settings
 from sie_sdk.refusals import BY_CODE
 from tests.config.served import served

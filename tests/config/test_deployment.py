@@ -14,10 +14,10 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.pools.pool import Pool
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work
-from sie_config import machine_profile, placement
+from sie_config.deployment import machine_profile, placement
+from sie_config.deployment.placement import Deployment
+from sie_config.epochs.mirror import Mirror
 from sie_config.groundwork import FEW, Groundwork
-from sie_config.mirror import Mirror
-from sie_config.placement import Deployment
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lanes_of
 from tests.config.writing import writing
@@ -156,7 +156,7 @@ async def test_a_following_reader_is_told_what_is_deployed_anew_and_need_not_loo
             looked.set()
 
         monkeypatch.setattr(mirror, "look", once)
-        monkeypatch.setattr("sie_config.mirror.LOOK_S", 3600.0)
+        monkeypatch.setattr("sie_config.epochs.mirror.LOOK_S", 3600.0)
         following = asyncio.create_task(mirror.follow())
         await looked.wait()
         for names in ("l4", "cpu,h100"):

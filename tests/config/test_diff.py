@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import catalog, diff, model_spec
-from sie_config.diff import FieldChange
+from sie_config import catalog
+from sie_config.spec import diff, model_spec
+from sie_config.spec.diff import FieldChange
 
 SPEC = next(iter(catalog.load().values()))
 WRITTEN = model_spec.document(SPEC)

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import edits, model_spec, preconditions
-from sie_config.edits import Wanted
-from sie_config.model_spec import ModelSpec, Profile
-from sie_config.preconditions import Precondition
-from sie_config.state import State
-from sie_config.store import Change, Event
-from sie_config.writer import Edit
+from sie_config.api import edits, preconditions
+from sie_config.api.edits import Wanted
+from sie_config.api.preconditions import Precondition
+from sie_config.epochs.state import State
+from sie_config.epochs.store import Change, Event
+from sie_config.epochs.writer import Edit
+from sie_config.spec import model_spec
+from sie_config.spec.model_spec import ModelSpec, Profile
 from sie_sdk.errors import (
     ContentConflictError,
     InvalidInputError,

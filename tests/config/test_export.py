@@ -11,11 +11,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import catalog, model_spec, placement
-from sie_config.export import Export
-from sie_config.model_spec import ModelSpec
-from sie_config.state import State
-from sie_config.store import Change, Event, Stored
+from sie_config import catalog
+from sie_config.api.export import Export
+from sie_config.deployment import placement
+from sie_config.epochs.state import State
+from sie_config.epochs.store import Change, Event, Stored
+from sie_config.spec import model_spec
+from sie_config.spec.model_spec import ModelSpec
 from tests.config.served import Service, error, served
 from tests.ingress.conftest import EVERYTHING, SPEC, TAGGER
 

@@ -14,8 +14,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import catalog, model_spec, placement, reads
-from sie_config.model_spec import ModelSpec, Profile
+from sie_config import catalog
+from sie_config.api import reads
+from sie_config.deployment import placement
+from sie_config.spec import model_spec
+from sie_config.spec.model_spec import ModelSpec, Profile
 from tests.config.served import NAME, Service, error, served
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, SPECS, TAGGER
 

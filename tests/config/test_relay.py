@@ -13,10 +13,10 @@ from cloudevents.core.v1.event import CloudEvent
 from sie_broker.contract import Broker
 from sie_broker.events import binding
 from sie_broker.jetstream.nats_broker import NatsBroker
-from sie_config import changed_event, relay
-from sie_config.relay import Relay, Send
-from sie_config.store import Change, Event, Stored
-from sie_config.writer import Writer
+from sie_config.epochs import changed_event, relay
+from sie_config.epochs.relay import Relay, Send
+from sie_config.epochs.store import Change, Event, Stored
+from sie_config.epochs.writer import Writer
 from sie_sdk.errors import QueueUnavailableError
 from tests.broker.sink_double import SinkServer
 from tests.config.test_writer import put

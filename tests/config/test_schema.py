@@ -13,8 +13,9 @@ import yaml
 from hypothesis import given
 from jsonschema import Draft202012Validator
 
-from sie_config import catalog, model_spec, schema, validation
-from sie_config.model_spec import ModelSpec
+from sie_config import catalog
+from sie_config.spec import model_spec, schema, validation
+from sie_config.spec.model_spec import ModelSpec
 from tests.config.spec_reference import MARK, PAGE, examples, reference
 from tests.config.specs import specs
 from tests.config.test_validation import WRITTEN, changed
@@ -25,8 +26,10 @@ PACKAGED = sorted(catalog.PACKAGED.glob("*.yaml"))
 
 
 def test_the_file_is_what_the_command_writes() -> None:
-    written = subprocess.run([sys.executable, "-m", "sie_config.schema"], capture_output=True, text=True, check=True)
-    assert written.stdout == FILE.read_text(), "python -m sie_config.schema > docs/schemas/model-spec.json"
+    written = subprocess.run(
+        [sys.executable, "-m", "sie_config.spec.schema"], capture_output=True, text=True, check=True
+    )
+    assert written.stdout == FILE.read_text(), "python -m sie_config.spec.schema > docs/schemas/model-spec.json"
     assert json.loads(written.stdout) == schema.document()
     Draft202012Validator.check_schema(schema.document())
 

@@ -12,9 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config import catalog, model_spec, structure, validation
-from sie_config.model_spec import ModelSpec, Parity, Profile
-from sie_config.sources import HubSource, LocalSource
+from sie_config import catalog
+from sie_config.spec import model_spec, structure, validation
+from sie_config.spec.model_spec import ModelSpec, Parity, Profile
+from sie_config.spec.sources import HubSource, LocalSource
 from sie_sdk.errors import ConfigurationError
 from tests.config.specs import specs
 

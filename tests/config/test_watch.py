@@ -14,12 +14,12 @@ from starlette.applications import Starlette
 
 from sie_broker import process
 from sie_broker.contract import Broker
-from sie_config import changed_event, store
-from sie_config.auth import Access
-from sie_config.mirror import Mirror
+from sie_config.api.auth import Access
+from sie_config.api.watch import BEHIND, Watch
+from sie_config.epochs import changed_event, store
+from sie_config.epochs.mirror import Mirror
+from sie_config.epochs.writer import Writer
 from sie_config.registry import Registry
-from sie_config.watch import BEHIND, Watch
-from sie_config.writer import Writer
 from tests.config.test_writer import put
 from tests.config.writing import writing
 from tests.conftest import eventually

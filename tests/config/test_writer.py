@@ -15,12 +15,12 @@ from sie_broker.jetstream import atomic
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBucket
 from sie_broker.records import Put
-from sie_config import store
-from sie_config.mirror import Mirror
-from sie_config.model_spec import ModelSpec
+from sie_config.epochs import store
+from sie_config.epochs.mirror import Mirror
+from sie_config.epochs.store import Event, Recorded, Stored
+from sie_config.epochs.writer import MOST_CHANGES, Request, Writer
 from sie_config.registry import Registry
-from sie_config.store import Event, Recorded, Stored
-from sie_config.writer import MOST_CHANGES, Request, Writer
+from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import ConfigWriterBusyError, InvalidInputError, NotFoundError, QueueUnavailableError
 from tests.config.writing import writing
 from tests.conftest import eventually

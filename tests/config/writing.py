@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from sie_broker.contract import Broker
-from sie_config.mirror import Mirror
-from sie_config.model_spec import ModelSpec
+from sie_config.epochs.mirror import Mirror
+from sie_config.epochs.writer import Writer
 from sie_config.registry import Registry
-from sie_config.writer import Writer
+from sie_config.spec.model_spec import ModelSpec
 from tests.conftest import eventually
 
 

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from sie_broker.contract import Broker
-from sie_config.mirror import Mirror
+from sie_config.epochs.mirror import Mirror
 from sie_config.registry import Registry
 from sie_ingress.applied import BELIEVED_S, AppliedEverywhere
 from tests.config.test_writer import put

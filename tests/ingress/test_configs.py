@@ -13,10 +13,11 @@ from starlette.requests import Request
 
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import WorkerState
-from sie_config import model_spec, placement
+from sie_config.deployment import placement
+from sie_config.epochs.state import State
+from sie_config.epochs.store import Change, Event, Stored
 from sie_config.registry import lane_of
-from sie_config.state import State
-from sie_config.store import Change, Event, Stored
+from sie_config.spec import model_spec
 from sie_ingress.config_status import ConfigStatus, ModelStatus
 from tests.config.served import served
 from tests.ingress.conftest import EVERYTHING, SPEC, SPECS, Desk, opened

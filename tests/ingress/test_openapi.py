@@ -14,7 +14,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from sie_broker.memory import MemoryBroker
-from sie_config import placement
+from sie_config.deployment import placement
 from sie_ingress.openapi import document
 from sie_ingress.openapi.described import DESCRIBED
 from sie_ingress.openapi.operation import MODEL

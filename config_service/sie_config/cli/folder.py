@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sie_config import body, validation
-from sie_config.structure import Finding
+from sie_config.api import body
+from sie_config.spec import validation
+from sie_config.spec.structure import Finding
 from sie_sdk.errors import ConfigurationError, InvalidInputError
 
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -1,0 +1,1 @@
+"""``/v1/configs``: reads and writes of the catalogue over HTTP."""

@@ -1,0 +1,1 @@
+"""Where a model is served: bundles and machine profiles as data, and the rule."""

@@ -1,0 +1,148 @@
+"""The relay: tells of every write, in order and at least once, whoever is to hear of it.
+
+Owns how far each destination was told, which is kept beside the catalogue: a writer that dies between a write and its
+telling leaves the rest to the next one. One that does not take an event holds up its own later ones and nobody else's.
+Not here: the event (``changed_event``), readers of our own, which follow the outbox themselves (``mirror``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+from cloudevents.core.v1.event import CloudEvent
+
+from sie_broker import clock
+from sie_broker.contract import Broker, Bucket
+from sie_broker.events import binding, sinks
+from sie_broker.events.sinks import Answer
+from sie_broker.jetstream.connection import cancelled
+from sie_config.epochs import changed_event
+from sie_config.epochs.store import Event
+from sie_config.epochs.writer import Writer
+from sie_sdk.errors import SIEError
+from sie_sdk.version import __version__
+
+log = logging.getLogger("sie.config.relay")
+
+TOLD = "told."
+"""The keys that say up to which epoch a destination was told."""
+SUBJECT = "sie.config.changed."
+"""The subject of events on NATS: this and the kind of the write."""
+ANSWER_S = 20.0
+LOOK_S = 5.0
+"""How often it is looked whether there is something to tell, beside being told."""
+NOTE_S = 0.25
+"""What was told within it may be told again after a crash."""
+FRESH = 64
+AGAIN_S = 1.0
+"""The pause after the broker was away."""
+MOST_TRIES = 100
+"""Enough that the pause is the longest there is."""
+
+Send = Callable[[Event, CloudEvent, int], Awaitable[float | None]]
+"""Sends one event, at this attempt. None: it was taken, or never will be; else the pause before the next attempt."""
+
+
+class Relay:
+    """Tells one destination, by its name in ``bucket``, of the writes of ``writer`` while that leads."""
+
+    def __init__(self, bucket: Bucket, writer: Writer, name: str, send: Send) -> None:
+        self._bucket = bucket
+        self._writer = writer
+        self._key = TOLD + name
+        self._send = send
+        self._news = asyncio.Event()
+        self._fresh: deque[Event] = deque(maxlen=FRESH)
+        """The latest writes, which need not be read again."""
+
+    def heard(self, event: Event) -> None:
+        """There is something to tell."""
+        self._fresh.append(event)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
+        while not cancelled():
+            self._news.clear()
+            if self._writer.leading:
+                try:
+                    await self._tell()
+                except SIEError as error:
+                    log.warning("%s: %s", self._key, error)
+                    await asyncio.sleep(AGAIN_S)
+                    self._news.set()
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def _tell(self) -> None:
+        told = int(await self._bucket.get(self._key) or b"0")
+        # Behind it: the bucket was lost, and its epochs begin anew.
+        noted = told = told if told <= self._writer.state.epoch else 0
+        noted_at = time.monotonic()
+        try:
+            while told < self._writer.state.epoch and self._writer.leading and not cancelled():
+                await self._tell_of(told + 1)
+                told += 1
+                if time.monotonic() - noted_at > NOTE_S:  # not each time: it costs more than the telling
+                    await self._bucket.put(self._key, str(told).encode())
+                    noted, noted_at = told, time.monotonic()
+        finally:
+            if noted < told:
+                await self._bucket.put(self._key, str(told).encode())
+
+    async def _tell_of(self, epoch: int) -> None:
+        event = next((each for each in self._fresh if each.epoch == epoch), None) or await self._writer.event(epoch)
+        if event is None:
+            log.warning("%s: epoch %d is no longer kept, and was never told", self._key, epoch)
+        else:
+            await self._until_taken(event)
+
+    async def _until_taken(self, event: Event) -> None:
+        told, attempt = changed_event.changed(event), 1
+        while (pause := await self._send(event, told, attempt)) is not None:
+            log.info("%s: epoch %d again in %.1f s", self._key, event.epoch, pause)
+            await asyncio.sleep(pause)
+            attempt = min(MOST_TRIES, attempt + 1)
+
+
+def on_nats(broker: Broker) -> Send:
+    """To everybody who listens on ``sie.config.changed.>``."""
+
+    async def send(event: Event, told: CloudEvent, attempt: int) -> float | None:
+        await broker.publish(SUBJECT + event.kind, *binding.to_nats(told))
+        return None
+
+    return send
+
+
+@asynccontextmanager
+async def to_sink(url: str) -> AsyncIterator[Send]:
+    """To an HTTP sink, a Knative broker for instance, by its delivery contract."""
+    headers = {"User-Agent": f"sie-knative/{__version__}"}
+    async with httpx.AsyncClient(follow_redirects=False, trust_env=False, headers=headers, timeout=ANSWER_S) as http:
+
+        async def send(event: Event, told: CloudEvent, attempt: int) -> float | None:
+            headers, body = binding.to_http(told)
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    response = await http.post(url, headers=headers, content=body)
+            except (httpx.HTTPError, TimeoutError, OSError) as error:
+                log.warning("%s: %s", url, str(error) or type(error).__name__)
+                return sinks.pause_s(attempt, None, clock.now())
+            match sinks.answer_of(response.status_code):
+                case Answer.AGAIN:
+                    return sinks.pause_s(attempt, response.headers.get("retry-after"), clock.now())
+                case Answer.NEVER:
+                    log.error("%s refuses epoch %d: HTTP %d", url, event.epoch, response.status_code)
+            return None
+
+        yield send

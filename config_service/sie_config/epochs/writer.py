@@ -1,0 +1,301 @@
+"""The writer: the one way into the catalogue. Any number of processes may run it; one at a time writes.
+
+Owns the order of a write: the edit, its queues, and one batch that holds the entries, the mark and the event, and that
+stands only while our lease does. So a writer that was asleep for longer than its lease changes nothing, and what is
+told is what was stored. Not here: what people may ask for (``edits``), and how (``writes``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from sie_broker import clock
+from sie_broker.contract import Bucket
+from sie_broker.jetstream.connection import cancelled
+from sie_broker.lease import Lease
+from sie_broker.records import Put
+from sie_config.epochs import store
+from sie_config.epochs.mirror import Mirror
+from sie_config.epochs.state import State
+from sie_config.epochs.store import Event, Kind, Recorded, Stored
+from sie_config.spec.model_spec import ModelSpec
+from sie_sdk.errors import ConfigWriterBusyError, InvalidInputError, NotFoundError, QueueUnavailableError
+
+log = logging.getLogger("sie.config.writer")
+
+MOST_CHANGES = 900
+"""Models that one write may change: a batch has a thousand messages."""
+MOST_BYTES = 6 << 20
+"""Of the event of a write, which is one message."""
+SEEDED = 200
+"""Models that one write of the baseline changes."""
+ATTEMPTS = 8
+"""How often a write is tried while others write, or the lease is renewed under it."""
+PATIENCE_S = 2.0
+"""How long a write waits for this process to lead."""
+AT_ONCE = 64
+"""Events of the history that are asked for at a time."""
+HISTORY_S = 365 * 24 * 3600
+"""How long history reaches back."""
+REQUEST_S = 24 * 3600
+"""How long the answer to an Idempotency-Key is known."""
+
+Edit = Callable[[State], Mapping[str, ModelSpec | None]]
+"""What is wanted, by model, from the state as it stands; None: the model shall not be there. Pure, and run anew when
+somebody else wrote meanwhile. Raises `SIEError` for what cannot be."""
+
+Provision = Callable[[Sequence[ModelSpec]], Awaitable[None]]
+"""Makes the queues of these models: before they are told to readers, so that no work finds none."""
+
+Answer = Callable[[Event | None], tuple[int, bytes]]
+"""The status and body that a write answers; of None: nothing had to change."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A write's Idempotency-Key, the digest of what it asks, and what it will be answered."""
+
+    key: str
+    digest: str
+    answer: Answer
+
+
+class Writer:
+    """Writes the catalogue of ``bucket``, which ``mirror`` follows. ``clock``: seconds since the epoch of Unix."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        mirror: Mirror,
+        provision: Provision,
+        holder: str = "",
+        clock: Callable[[], float] = clock.now,
+        lease: Lease | None = None,
+    ) -> None:
+        self._bucket = bucket
+        self._mirror = mirror
+        self._provision = provision
+        self._clock = clock
+        self._lease = lease or Lease(bucket, store.LEASE, holder)
+        self._leading = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._marked = (-1, 0)
+        """An epoch, and the revision of its mark."""
+
+    @property
+    def state(self) -> State:
+        """The catalogue as this process knows it."""
+        return self._mirror.state
+
+    @property
+    def leading(self) -> bool:
+        """Whether writes are taken here."""
+        return self._leading.is_set()
+
+    async def run(self) -> None:
+        """Write whenever the lease is ours, until cancelled."""
+        await self._lease.lead(self._lead)
+
+    async def write(
+        self,
+        edit: Edit,
+        *,
+        actor: str,
+        kind: Kind,
+        note: str = "",
+        request: Request | None = None,
+        dry_run: bool = False,
+    ) -> Event | None:
+        """Do what ``edit`` wants, all of it in one epoch. None: nothing has to change.
+
+        ``dry_run``: the event as it would be, and nothing is written.
+
+        Raises:
+            ConfigWriterBusyError: another process writes, or the broker is away. What was asked may yet be done, if
+                the broker went in the middle; asked again with the same Idempotency-Key it is done once.
+            InvalidInputError: it changes more than one write may.
+            SIEError: what ``edit`` raises.
+        """
+        if dry_run:
+            return self._event(edit, actor, kind, note)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._leading.wait()
+        except TimeoutError:
+            raise _busy("Another process writes the catalogue.") from None
+        async with self._turn:
+            return await self._write(edit, actor, kind, note, request)
+
+    async def request(self, key: str) -> Recorded | None:
+        """What this Idempotency-Key was answered.
+
+        Raises:
+            ConfigWriterBusyError: the broker is away.
+        """
+        try:
+            value = await self._bucket.get(store.request_key(key))
+        except QueueUnavailableError as error:
+            raise _busy("The broker does not answer.") from error
+        return None if value is None else store.read_recorded(value)
+
+    async def history(self, before: int | None = None, limit: int = 50) -> list[Event]:
+        """The writes before that epoch, the newest first; as far as they are kept.
+
+        Raises:
+            ConfigWriterBusyError: the broker is away.
+        """
+        newest = min(self.state.epoch, self.state.epoch if before is None else before - 1)
+        epochs = range(newest, max(0, newest - limit), -1)
+        found: list[Event] = []
+        for at in range(0, len(epochs), AT_ONCE):
+            events = await asyncio.gather(*map(self.event, epochs[at : at + AT_ONCE]))
+            found += [event for event in events if event is not None]
+        return found
+
+    async def event(self, epoch: int) -> Event | None:
+        """The write that made this epoch; None: there is none, or it is no longer kept.
+
+        Raises:
+            ConfigWriterBusyError: the broker is away.
+        """
+        try:
+            value = await self._bucket.get(store.event_key(epoch))
+        except QueueUnavailableError as error:
+            raise _busy("The broker does not answer.") from error
+        return None if value is None else store.read_event(value)
+
+    async def at(self, epoch: int) -> dict[str, Stored]:
+        """Every entry as it stood after that epoch, by the lower-case id of its model.
+
+        Raises:
+            NotFoundError: there was no such epoch, or the history does not reach back to it.
+            ConfigWriterBusyError: the broker is away.
+        """
+        now = self.state.epoch
+        if not 0 < epoch <= now:
+            raise NotFoundError(f"There is no epoch {epoch}.", field="epoch", limit=f"1 to {now}")
+        stored: dict[str, Stored | None] = dict(self.state.stored)
+        for event in await self.history(limit=now - epoch):
+            stored |= {change.model.lower(): change.before for change in event.changes}
+            now -= event.epoch == now
+        if now != epoch:
+            raise NotFoundError(f"History does not reach back to epoch {epoch}.", field="epoch", limit=f"from {now}")
+        return {model: each for model, each in stored.items() if each is not None}
+
+    async def _lead(self) -> None:
+        log.info("writing the catalogue from here")
+        while not cancelled():
+            try:
+                await self._mirror.look()
+                await self._seed()
+                break
+            except (QueueUnavailableError, ConfigWriterBusyError) as error:
+                log.warning("the catalogue is not ready to be written: %s", error)
+                await asyncio.sleep(0.2)
+        self._leading.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._leading.clear()
+
+    async def _seed(self) -> None:
+        async with self._turn:
+            await self._provision(self.state.specs())
+            while await self._write(_seed, "sie-config", "seed", "", None) is not None:
+                pass
+
+    def _event(self, edit: Edit, actor: str, kind: Kind, note: str) -> Event | None:
+        changes = self.state.changes(edit(self.state))
+        if len(changes) > MOST_CHANGES:
+            raise InvalidInputError(
+                f"The write changes {len(changes)} models.", field="models", limit=MOST_CHANGES, hint="Write in parts."
+            )
+        if not changes:
+            return None
+        return Event(self.state.epoch + 1, self._clock(), actor, kind, changes, note, uuid.uuid4().hex)
+
+    async def _write(self, edit: Edit, actor: str, kind: Kind, note: str, request: Request | None) -> Event | None:
+        for _ in range(ATTEMPTS):
+            event = self._event(edit, actor, kind, note)
+            try:
+                if event is None:
+                    await self._record(request)
+                    return None
+                await self._provision([each.after.spec for each in event.changes if each.after and each.after.spec])
+                if await self._commit(event, request):
+                    self._mirror.apply(event)
+                    return event
+                await self._mirror.look()
+            except QueueUnavailableError as error:
+                raise _busy("The broker does not answer.") from error
+        raise _busy("Others write the catalogue at the same time.")
+
+    async def _record(self, request: Request | None) -> None:
+        """Keep what a request was answered that had nothing to change: with its key it never changes anything."""
+        if request is not None:
+            key = store.request_key(request.key)
+            recorded = store.encode(Recorded(request.digest, *request.answer(None), self.state.epoch))
+            await self._bucket.replace(key, recorded, (await self._bucket.read(key)).revision, REQUEST_S)
+
+    async def _commit(self, event: Event, request: Request | None) -> bool:
+        """Whether it stands there now; False: somebody else's write does, or the lease was renewed or lost."""
+        token, revision = self._lease.token, await self._revision(event.epoch - 1)
+        if not token or revision is None:
+            return False
+        written = store.encode(event)
+        if len(written) > MOST_BYTES:
+            raise InvalidInputError(
+                "The write is too large.", field="models", limit=f"{MOST_BYTES} bytes", hint="Write in parts."
+            )
+        puts = [Put(store.EPOCH, store.encode(self.state.after(event)), revision)]
+        puts += [
+            Put(store.model_key(each.model), None if each.after is None else store.encode(each.after))
+            for each in event.changes
+        ]
+        if request is not None:
+            status, body = request.answer(event)
+            recorded = Recorded(request.digest, status, body, event.epoch)
+            puts.append(Put(store.request_key(request.key), store.encode(recorded), ttl_s=REQUEST_S))
+        puts.append(Put(store.event_key(event.epoch), written, ttl_s=HISTORY_S))
+        self._mirror.writing = event.epoch
+        try:
+            revisions = await self._bucket.commit(puts, {store.LEASE: token})
+        except QueueUnavailableError:
+            return await self._stands(event)
+        if revisions is None:
+            return False
+        self._marked = (event.epoch, revisions[0])
+        return True
+
+    async def _stands(self, event: Event) -> bool:
+        """Whether a write that was not answered was done.
+
+        Raises:
+            QueueUnavailableError: still no answer, or it is not there yet.
+        """
+        found = await self.event(event.epoch)
+        if found is None:
+            raise QueueUnavailableError("The broker did not answer the write.", retry_after=1.0)
+        return found.id == event.id
+
+    async def _revision(self, epoch: int) -> int | None:
+        """The revision of the mark, which must be of that epoch; None: it is of another."""
+        if self._marked[0] != epoch:
+            entry = await self._bucket.read(store.EPOCH)
+            there = 0 if entry.value is None else store.read_mark(entry.value).epoch
+            self._marked = (there, entry.revision)
+        known, revision = self._marked
+        return revision if known == epoch else None
+
+
+def _seed(state: State) -> Mapping[str, ModelSpec | None]:
+    return dict(itertools.islice(state.seed().items(), SEEDED))
+
+
+def _busy(why: str) -> ConfigWriterBusyError:
+    return ConfigWriterBusyError(why, retry_after=1.0, hint="Ask again, with the same Idempotency-Key.")
