@@ -31,8 +31,8 @@ from sie_broker.jetstream.provisioning import Provisioner
 from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane, Work
 from sie_config import catalog
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from sie_local.programs import NATS_MEMORY, nats_server
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -33,9 +33,9 @@ from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.weights import weights
 from sie_config import catalog
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Tasks
 from sie_sdk import settings
 
 SWAPS = 200

@@ -15,9 +15,9 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.tokenization import Row
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Tasks
 
 if TYPE_CHECKING:
     from sie_bundle.engine.model import EncoderModel, Model

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import ConfigurationError
 
 PACKAGED = Path(__file__).parent / "models"

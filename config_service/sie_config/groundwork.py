@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from sie_broker.contract import Broker
 from sie_broker.records import Lane
 from sie_config.deployment import placement
+from sie_config.model.model_spec import ModelSpec
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lanes_of
-from sie_config.spec.model_spec import ModelSpec
 
 FEW = 64
 """So many queues are made one by one; of more, it is first asked which are there."""

@@ -17,8 +17,8 @@ from sie_broker.jetstream.connection import cancelled
 from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import SIEError
 
 log = logging.getLogger("sie.config.pools")

@@ -18,11 +18,11 @@ from sie_broker.records import Lane
 from sie_config import model_name
 from sie_config.deployment import placement
 from sie_config.deployment.placement import Deployment
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
 from sie_config.model_name import ModelName
 from sie_config.nearest import Nearest
 from sie_config.past_specs import PastSpecs
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import (
     BundleConflictError,
     BundleNotFoundError,

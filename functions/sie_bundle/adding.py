@@ -14,8 +14,8 @@ import click
 
 from sie_config.cli import plan
 from sie_config.cli.service import ConfigService, asks_config
+from sie_config.model.sources import HubSource, LocalSource, Source
 from sie_config.propose import Folder, Proposal, local, spec, written
-from sie_config.spec.sources import HubSource, LocalSource, Source
 from sie_sdk.errors import ConfigurationError
 
 PATHS = ("/", ".", "~")

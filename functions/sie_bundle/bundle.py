@@ -31,9 +31,9 @@ from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.variant import name_of
 from sie_config.registry import Registry, lanes_of
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.variant import name_of
 from sie_sdk.errors import SIEError
 from sie_sdk.types import Priority
 

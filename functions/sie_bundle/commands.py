@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from sie_bundle.settings import Settings
 from sie_bundle.weights import weights
 from sie_config import catalog
-from sie_config.spec.variant import loras, name_of, variant
+from sie_config.model.variant import loras, name_of, variant
 from sie_sdk import settings
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"

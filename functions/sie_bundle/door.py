@@ -25,8 +25,8 @@ from sie_broker.http_body import read_body
 from sie_broker.records import Reply, Work
 from sie_bundle.presence import Presence
 from sie_bundle.settings import MAX_BODY_BYTES
+from sie_config.model.profile import with_profile
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.profile import with_profile
 from sie_sdk import refusals, wire
 from sie_sdk.errors import SIEError, UnavailableError, UnsupportedMediaTypeError
 

@@ -9,8 +9,8 @@ import asyncio
 import time
 
 from sie_broker.records import Work
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 
 MIRRORED_S = 2.0
 """By then a change of the catalogue that the ingress knows of is known here, too."""

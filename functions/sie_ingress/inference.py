@@ -20,9 +20,9 @@ from sie_broker import clock
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id
 from sie_broker.records import Reply, Work
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.profile import with_profile
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.profile import with_profile
 from sie_ingress import answer, parts, published
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers

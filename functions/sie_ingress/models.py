@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sie_broker.records import LoadFailure, WorkerState
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
 from sie_sdk.errors import ModelPlannedError

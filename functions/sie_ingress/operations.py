@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk import outputs
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.labels import labels_to_try

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk import outputs, wire
 from sie_sdk.outputs import WIRE_DTYPES
 from sie_sdk.types import EncodeRequest, Item, OutputDtype

@@ -13,9 +13,9 @@ import msgspec
 
 from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_broker.records import Lane
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.variant import name_of
 from sie_config.registry import Registry, lanes_of
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.variant import name_of
 from sie_sdk import pools as wire_pools
 from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError, PoolCapacityError, PoolForbiddenError

@@ -18,8 +18,8 @@ from sie_broker import clock
 from sie_broker.pools.pool import DEFAULT, Pool
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, WorkerState
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry, lanes_of
-from sie_config.spec.model_spec import ModelSpec
 from sie_ingress import answer, pool_requests
 from sie_ingress.body import read_body
 from sie_ingress.lanes import Lanes

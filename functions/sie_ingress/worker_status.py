@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import HubSource
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import HubSource
 from sie_ingress.cluster import Cluster, WorkerRow
 from sie_ingress.models import dims
 from sie_sdk.version import __version__

@@ -14,7 +14,7 @@ from sie_bundle.engine.model import Model
 from sie_bundle.residency import load_failure
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.residency import Residency
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from tests import tiny_model
 
 PAUSES = load_failure.PAUSES

@@ -18,8 +18,8 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.family import AUTO, FAMILIES
 from sie_bundle.engine.model import EncoderModel, Model, load
 from sie_bundle.operations import encode
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk import results
 from sie_sdk.errors import ModelLoadFailedError
 from sie_sdk.types import EncodeRequest, Item, Timing, Usage

@@ -17,8 +17,8 @@ from sie_bundle.weights import repository
 from sie_config import catalog
 from sie_config.api.app import app
 from sie_config.api.auth import Access
-from sie_config.spec import model_spec
-from sie_config.spec.sources import HubSource, LocalSource
+from sie_config.model import model_spec
+from sie_config.model.sources import HubSource, LocalSource
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, WeightsUnavailableError
 from tests import tiny_model
 from tests.bundle.hub_double import COMMIT, HubDouble, hub_double

@@ -13,9 +13,9 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import LoadFailure
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
+from sie_config.model.model_spec import Lora, Profile
+from sie_config.model.sources import LocalSource
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import Lora, Profile
-from sie_config.spec.sources import LocalSource
 from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
 from tests.conftest import eventually

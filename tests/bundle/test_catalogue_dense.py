@@ -22,9 +22,9 @@ from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import load
 from sie_bundle.engine.tokenization import Tokenizer, end_token
 from sie_config import catalog
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense
 from tests.golden import random_models
 from tests.golden.random_kinds import KINDS
 

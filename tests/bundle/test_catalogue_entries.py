@@ -31,10 +31,10 @@ from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
 from sie_config import catalog
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Multivector
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Multivector
 from sie_sdk import results, wire
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, Priority, ScoreRequest
 from tests.golden import random_models

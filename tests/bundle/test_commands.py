@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from sie_bundle import commands
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
 from sie_sdk.cli import main
 from tests import tiny_model
 

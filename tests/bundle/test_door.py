@@ -16,8 +16,8 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import Work
 from sie_bundle.door import DEMAND, SESSION, Door
 from sie_bundle.presence import Counts, Presence
+from sie_config.model.model_spec import Profile
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import Profile
 from sie_sdk import replies, results, wire
 from sie_sdk.errors import ModelLoadingError, SIEError
 from sie_sdk.outputs import DenseOutput

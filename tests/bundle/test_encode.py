@@ -17,7 +17,7 @@ from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import encode
 from sie_bundle.operations.muvera import Muvera
 from sie_bundle.operations.options import Options
-from sie_config.spec.tasks import Dense, Multivector, Pooling, Tasks
+from sie_config.model.tasks import Dense, Multivector, Pooling, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError
 from sie_sdk.quantize import quantize

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from sie_bundle.engine.tokenization import Tokenizer, end_token
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Tasks
 from sie_sdk.errors import InputTooLongError, ModelLoadFailedError
 from tests import tiny_model
 

@@ -21,9 +21,9 @@ from sie_bundle.engine.tokenization import Row, Tokenizer
 from sie_bundle.operations import entailment, extract
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Extract, Tasks
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.tasks import Extract, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from sie_sdk.types import ExtractParams, ExtractRequest, ExtractResult, Item, Timing, Usage

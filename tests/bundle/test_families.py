@@ -17,9 +17,9 @@ from sie_bundle.engine.family import FAMILIES
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Outputs, SparseRow
 from sie_bundle.engine.tokenization import Row, row
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
 from tests.golden import random_models
 from tests.golden.random_kinds import KINDS
 

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 from sie_bundle.engine.checkpoint import Checkpoint
-from sie_config.spec.tasks import Score, Tasks
+from sie_config.model.tasks import Score, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model
 

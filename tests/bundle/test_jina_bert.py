@@ -24,7 +24,7 @@ from sie_bundle.engine.packing import pack
 from sie_bundle.engine.positions import slopes
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import row
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model
 
 HIDDEN, LAYERS, INNER, POSITIONS = 48, 3, 40, 400

@@ -24,11 +24,11 @@ from sie_bundle.engine.lora import Merged, matched
 from sie_bundle.engine.model import EncoderModel, load
 from sie_bundle.operations import encode
 from sie_bundle.operations.operation import Operation
+from sie_config.model.model_spec import Lora, ModelSpec, Profile
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Extract, Tasks
+from sie_config.model.variant import variant
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import Lora, ModelSpec, Profile
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Extract, Tasks
-from sie_config.spec.variant import variant
 from sie_sdk import results, wire
 from sie_sdk.errors import InvalidInputError, ModelLoadFailedError, WeightsUnavailableError
 from sie_sdk.types import EncodeParams, EncodeRequest, Item

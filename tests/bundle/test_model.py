@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sie_bundle.engine.model import EncoderModel
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Dense, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model
 

@@ -20,9 +20,9 @@ from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations import encode
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Tasks
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Tasks
 from sie_sdk import results, wire
 from sie_sdk.types import EncodeRequest, Item, Priority
 from tests import tiny_model

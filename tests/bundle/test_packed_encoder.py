@@ -21,7 +21,7 @@ from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row, row
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model
 from tests.bundle.reference import Bert
 

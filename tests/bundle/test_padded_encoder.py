@@ -19,9 +19,9 @@ from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.padded_encoder import SHARE, SLACK, SQUARES, PaddedEncoder, buckets
 from sie_bundle.engine.tokenization import Row, row
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Extract, Multivector, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Extract, Multivector, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests.golden import random_models
 

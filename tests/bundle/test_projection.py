@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from sie_bundle.engine.tokenization import row
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model
 
 INNER, OUTER = 48, 16

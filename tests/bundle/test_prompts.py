@@ -8,8 +8,8 @@ import pytest
 
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.prompts import prompted
-from sie_config.spec import runtime_options
-from sie_config.spec.tasks import Dense, Multivector, Tasks
+from sie_config.model import runtime_options
+from sie_config.model.tasks import Dense, Multivector, Tasks
 from sie_sdk.errors import InvalidInputError
 
 PLAIN = Tasks(dense=Dense(dim=8, query_prompt="q: ", document_prompt="d: "))

@@ -12,8 +12,8 @@ import pytest
 
 from sie_bundle.residency.residency import SUPERSEDED_S
 from sie_bundle.weights import weights
-from sie_config.spec.sources import HubSource, LocalSource
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.sources import HubSource, LocalSource
+from sie_config.model.tasks import Dense, Tasks
 from sie_sdk.errors import ModelLoadFailedError, WeightsUnavailableError
 from tests import tiny_model
 from tests.bundle.residencies import PAUSES, Clock, Loads, Made, residency, specs

@@ -12,7 +12,7 @@ import pytest
 from sie_bundle.engine.model import Model
 from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import OutOfMemoryError
 from tests import tiny_model
 from tests.bundle.residencies import PAUSES, ROOMY, Clock, Loads, Made, residency, specs

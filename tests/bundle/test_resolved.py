@@ -14,8 +14,8 @@ from sie_broker.records import Work
 from sie_bundle import resolved, worker
 from sie_bundle.resolved import spec_of
 from sie_bundle.worker import Worker
+from sie_config.model.model_spec import etag
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import etag
 from sie_sdk.errors import ModelNotFoundError
 from tests.ingress.conftest import MODEL, SPEC
 

@@ -11,8 +11,8 @@ import pytest
 
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import score
-from sie_config.spec import template
-from sie_config.spec.tasks import Multivector, Score, Tasks
+from sie_config.model import template
+from sie_config.model.tasks import Multivector, Score, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError
 from sie_sdk.types import Item, ScoreRequest, ScoreResult, Timing, Usage

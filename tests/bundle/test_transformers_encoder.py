@@ -29,9 +29,9 @@ from sie_bundle.engine.padded_encoder import PaddedEncoder
 from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.tokenization import Row, row
 from sie_bundle.engine.transformers_encoder import Body, TransformersEncoder
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Extract, Score, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Extract, Score, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests.golden import random_models, tiny_tokenizers
 
@@ -323,9 +323,9 @@ import sys
 from pathlib import Path
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import load
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Tasks
 tasks, sources = Tasks(dense=Dense(dim=32)), (LocalSource(path="x"),)
 spec = ModelSpec(id="t", family="{name}", tasks=tasks, sources=sources, max_sequence_length=48, revision="r")
 load(Checkpoint(spec, Path({str(folders("bert"))!r})))

@@ -18,8 +18,8 @@ import pytest
 
 from sie_bundle.weights import hub, weights, wheel
 from sie_bundle.weights.source import SourceError
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import HubSource, LocalSource, PackageSource, Source
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import HubSource, LocalSource, PackageSource, Source
 from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from sie_bundle.engine.checkpoint import Tensors
 from sie_bundle.engine.tokenization import row
 from sie_bundle.weights import hub, layout, weights
-from sie_config.spec.sources import HubSource
+from sie_config.model.sources import HubSource
 from sie_sdk.errors import ModelLoadFailedError, WeightsUnavailableError
 from tests import tiny_model
 

@@ -12,9 +12,9 @@ import msgspec
 import yaml
 
 from sie_config import catalog
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Extract, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Extract, Tasks
 from tests.bundle.test_families import tasks_of
 from tests.golden import random_models
 from tests.golden.checkpoints import checkpoint

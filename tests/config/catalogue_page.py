@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sie_config import catalog
 from sie_config.deployment import placement
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import HubSource
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import HubSource
 
 PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 MARK = "<!-- Below this line is what `python -m tests.config.catalogue_page` writes. -->\n"

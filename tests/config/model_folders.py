@@ -7,8 +7,8 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
+from sie_config.model.sources import LocalSource
 from sie_config.propose import Folder, Proposal, Tensor, spec
-from sie_config.spec.sources import LocalSource
 
 ID = "acme/model"
 BERT: dict[str, Any] = {

@@ -15,8 +15,8 @@ from sie_config.api.app import app
 from sie_config.api.auth import Access
 from sie_config.deployment.placement import Deployment
 from sie_config.epochs.writer import Writer
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from tests.config.writing import writing
 
 ADMIN, READER = "the-admin", "the-reader"

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from sie_config.spec import runtime_options, schema, structure
+from sie_config.model import runtime_options, schema, structure
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-spec.md"
 MARK = "<!-- Below this line is what `python -m tests.config.spec_reference` writes. -->\n"

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from sie_config.spec.model_spec import Lora, ModelSpec, Parity, Profile
-from sie_config.spec.runtime_options import Options
-from sie_config.spec.sources import HubSource, LocalSource, PackageSource, Source
-from sie_config.spec.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
+from sie_config.model.model_spec import Lora, ModelSpec, Parity, Profile
+from sie_config.model.runtime_options import Options
+from sie_config.model.sources import HubSource, LocalSource, PackageSource, Source
+from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
 
 LETTERS = "abcXYZ019"
 COMMITS = st.text("0123456789abcdef", min_size=40, max_size=40)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_config.epochs.state import State
-from sie_config.spec import model_spec
+from sie_config.model import model_spec
 from sie_sdk.refusals import BY_CODE
 from tests.config.served import Service, served
 from tests.ingress.conftest import EVERYTHING, SPEC, TAGGER

@@ -7,8 +7,8 @@ import pytest
 
 from sie_config.api.bundle_reads import Bundles, Machine
 from sie_config.deployment import bundle_spec, placement
+from sie_config.model.tasks import Extract, Tasks
 from sie_config.registry import Registry
-from sie_config.spec.tasks import Extract, Tasks
 from sie_sdk.errors import BundleNotFoundError
 from tests.ingress.conftest import SPEC, TAGGER
 

@@ -16,7 +16,7 @@ from sie_bundle.engine import family
 from sie_bundle.settings import Settings
 from sie_config.deployment import bundle_spec, machine_profile
 from sie_config.deployment.bundle_spec import BundleSpec
-from sie_config.spec.tasks import Extract, Score, Tasks
+from sie_config.model.tasks import Extract, Score, Tasks
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
 from tests.ingress.conftest import EVERYTHING, SPEC, TAGGER

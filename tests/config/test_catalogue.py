@@ -12,8 +12,8 @@ import yaml
 
 from sie_bundle.engine.family import FAMILIES
 from sie_config import catalog
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import HubSource, LocalSource
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import HubSource, LocalSource
 from tests.config import catalogue_page
 from tests.golden.checkpoint_table import CHECKPOINTS
 

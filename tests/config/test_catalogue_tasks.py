@@ -12,10 +12,10 @@ import pytest
 
 from sie_config import catalog
 from sie_config.deployment import bundle_spec, placement
-from sie_config.spec import runtime_options
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import HubSource, LocalSource
-from sie_config.spec.tasks import Score
+from sie_config.model import runtime_options
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import HubSource, LocalSource
+from sie_config.model.tasks import Score
 from tests.golden.checkpoint_table import CHECKPOINTS
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_config import catalog
-from sie_config.spec import diff, model_spec
-from sie_config.spec.diff import FieldChange
+from sie_config.model import diff, model_spec
+from sie_config.model.diff import FieldChange
 
 SPEC = next(iter(catalog.load().values()))
 WRITTEN = model_spec.document(SPEC)

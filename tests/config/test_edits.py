@@ -16,8 +16,8 @@ from sie_config.api.preconditions import Precondition
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Change, Event
 from sie_config.epochs.writer import Edit
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec, Profile
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec, Profile
 from sie_sdk.errors import (
     ContentConflictError,
     InvalidInputError,

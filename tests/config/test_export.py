@@ -16,8 +16,8 @@ from sie_config.api.export import Export
 from sie_config.deployment import placement
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Change, Event, Stored
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
 from tests.config.served import Service, error, served
 from tests.ingress.conftest import EVERYTHING, SPEC, TAGGER
 

@@ -14,8 +14,8 @@ from sie_broker.records import Put
 from sie_config.epochs import store
 from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.writer import Writer
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import ModelNotFoundError
 from tests.config.writing import writing
 from tests.conftest import eventually

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from sie_config import aliases, catalog
+from sie_config.model.model_spec import Profile
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import Profile
 from sie_sdk.errors import (
     BundleConflictError,
     BundleNotFoundError,

@@ -8,8 +8,8 @@ import pytest
 from sie_broker.records import Lane
 from sie_config.deployment import machine_profile, placement
 from sie_config.deployment.placement import Deployment
+from sie_config.model.tasks import Extract, Tasks
 from sie_config.registry import Registry, lane_of, lanes_of
-from sie_config.spec.tasks import Extract, Tasks
 from sie_sdk.errors import BundleConflictError, ModelPlannedError, ModelUnplacedError
 from tests.ingress.conftest import SPEC
 

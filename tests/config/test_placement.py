@@ -11,8 +11,8 @@ from sie_config import catalog
 from sie_config.deployment import machine_profile, placement
 from sie_config.deployment.bundle_spec import BundleSpec
 from sie_config.deployment.placement import Deployment, Placement, place
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.tasks import Extract, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Extract, Tasks
 from sie_sdk.errors import ConfigurationError
 from tests.ingress.conftest import EVERYTHING, SPEC, TAGGER
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from sie_config.model import model_spec
+from sie_config.model.tasks import Dense, Tasks
 from sie_config.propose import Proposal, Tensor, written
-from sie_config.spec import model_spec
-from sie_config.spec.tasks import Dense, Tasks
 from sie_sdk.errors import ConfigurationError
 from tests.config.model_folders import BERT, CARD, MODERNBERT, ROBERTA, TOKENIZER, WEIGHTS, proposed, sentence
 

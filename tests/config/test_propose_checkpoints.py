@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from sie_config import catalog
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Extract, Multivector, Score, Tasks
 from sie_config.propose import local, spec, written
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Extract, Multivector, Score, Tasks
 from tests.golden.checkpoint_table import CHECKPOINTS
 from tests.golden.checkpoints import checkpoint
 

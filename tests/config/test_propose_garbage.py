@@ -12,10 +12,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sie_config.model import model_spec
+from sie_config.model.sources import LocalSource
 from sie_config.propose import Tensor, local, papers, spec, wanted, weights, written
 from sie_config.propose.folder import READ
-from sie_config.spec import model_spec
-from sie_config.spec.sources import LocalSource
 from sie_sdk.errors import ConfigurationError
 from tests.config.model_folders import BERT, CARD, PYLATE, PYLATE_SIZES, TOKENIZER, folder, labels, sentence
 

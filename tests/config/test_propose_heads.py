@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from sie_config.model.tasks import Extract, Multivector, Score, Sparse, Tasks
 from sie_config.propose import Tensor
-from sie_config.spec.tasks import Extract, Multivector, Score, Sparse, Tasks
 from tests.config.model_folders import (
     BERT,
     CARD,

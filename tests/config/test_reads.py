@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from sie_config import catalog
 from sie_config.api import reads
 from sie_config.deployment import placement
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec, Profile
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec, Profile
 from tests.config.served import NAME, Service, error, served
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, SPECS, TAGGER
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sie_broker.records import Lane
+from sie_config.model.model_spec import ModelSpec, Profile, etag
 from sie_config.model_name import ModelName, parse
 from sie_config.past_specs import MOST
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import ModelSpec, Profile, etag
 from sie_sdk.errors import SIEError
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, TAGGER
 

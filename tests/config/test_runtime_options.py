@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config.spec import model_spec, runtime_options
-from sie_config.spec.model_spec import Lora, Profile
-from sie_config.spec.profile import with_profile
-from sie_config.spec.sources import LocalSource
+from sie_config.model import model_spec, runtime_options
+from sie_config.model.model_spec import Lora, Profile
+from sie_config.model.profile import with_profile
+from sie_config.model.sources import LocalSource
 from sie_sdk.errors import ConfigurationError, InvalidInputError, UnknownProfileError
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest
 from sie_sdk.wire import Request

@@ -14,8 +14,8 @@ from hypothesis import given
 from jsonschema import Draft202012Validator
 
 from sie_config import catalog
-from sie_config.spec import model_spec, schema, validation
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model import model_spec, schema, validation
+from sie_config.model.model_spec import ModelSpec
 from tests.config.spec_reference import MARK, PAGE, examples, reference
 from tests.config.specs import specs
 from tests.config.test_validation import WRITTEN, changed
@@ -27,9 +27,9 @@ PACKAGED = sorted(catalog.PACKAGED.glob("*.yaml"))
 
 def test_the_file_is_what_the_command_writes() -> None:
     written = subprocess.run(
-        [sys.executable, "-m", "sie_config.spec.schema"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "sie_config.model.schema"], capture_output=True, text=True, check=True
     )
-    assert written.stdout == FILE.read_text(), "python -m sie_config.spec.schema > docs/schemas/model-spec.json"
+    assert written.stdout == FILE.read_text(), "python -m sie_config.model.schema > docs/schemas/model-spec.json"
     assert json.loads(written.stdout) == schema.document()
     Draft202012Validator.check_schema(schema.document())
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config.spec import template
+from sie_config.model import template
 
 
 def test_places_are_filled_in_one_pass() -> None:

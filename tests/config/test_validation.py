@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_config import catalog
-from sie_config.spec import model_spec, structure, validation
-from sie_config.spec.model_spec import ModelSpec, Parity, Profile
-from sie_config.spec.sources import HubSource, LocalSource
+from sie_config.model import model_spec, structure, validation
+from sie_config.model.model_spec import ModelSpec, Parity, Profile
+from sie_config.model.sources import HubSource, LocalSource
 from sie_sdk.errors import ConfigurationError
 from tests.config.specs import specs
 

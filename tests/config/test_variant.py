@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sie_config.spec.model_spec import Lora, ModelSpec, Parity, Profile
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
-from sie_config.spec.variant import LATER, loras, name_of, variant
+from sie_config.model.model_spec import Lora, ModelSpec, Parity, Profile
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
+from sie_config.model.variant import LATER, loras, name_of, variant
 
 LORA = Lora((LocalSource("adapter"),))
 SPEC = ModelSpec(

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from sie_broker.contract import Broker
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
 from tests.config.served import Service, error, served
 from tests.ingress.conftest import SPEC, TAGGER
 

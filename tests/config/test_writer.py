@@ -19,8 +19,8 @@ from sie_config.epochs import store
 from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.store import Event, Recorded, Stored
 from sie_config.epochs.writer import MOST_CHANGES, Request, Writer
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import ConfigWriterBusyError, InvalidInputError, NotFoundError, QueueUnavailableError
 from tests.config.writing import writing
 from tests.conftest import eventually

@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from sie_broker.contract import Broker
 from sie_config.epochs import writer
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
 from tests.config.served import NAME, READER, Service, error, served
 from tests.ingress.conftest import EVERYTHING, SPEC, TAGGER
 

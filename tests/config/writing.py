@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from sie_broker.contract import Broker
 from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.writer import Writer
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from tests.conftest import eventually
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Extract, Score, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Extract, Score, Tasks
 from tests.bundle.test_families import tasks_of
 from tests.golden import random_models
 

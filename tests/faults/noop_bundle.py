@@ -35,10 +35,10 @@ from sie_bundle.presence import Counts, Presence
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config.epochs.mirror import Mirror
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Tasks
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Tasks
 from sie_sdk import replies, settings, wire
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.types import Timing, Usage

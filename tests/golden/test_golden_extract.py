@@ -18,9 +18,9 @@ from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import extract
 from sie_bundle.operations.entities import AGGREGATIONS
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Extract, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Extract, Tasks
 from sie_sdk import results
 from sie_sdk.types import Entity, ExtractParams, ExtractRequest, ExtractResult, Item, Timing, Usage
 from tests.golden import golden, random_models, tiny_tokenizers

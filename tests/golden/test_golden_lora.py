@@ -18,10 +18,10 @@ from sie_bundle.operations import encode
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
 from sie_config import catalog
+from sie_config.model.model_spec import Lora, ModelSpec, Profile
+from sie_config.model.profile import with_profile
+from sie_config.model.sources import LocalSource
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import Lora, ModelSpec, Profile
-from sie_config.spec.profile import with_profile
-from sie_config.spec.sources import LocalSource
 from sie_sdk import results, wire
 from sie_sdk.types import EncodeParams, EncodeRequest, Item
 from tests.golden import golden, lora_folder

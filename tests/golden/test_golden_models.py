@@ -17,9 +17,9 @@ from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations import encode, score
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Multivector, Score, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Multivector, Score, Tasks
 from sie_sdk.scoring import maxsim
 from sie_sdk.types import EncodeParams, EncodeRequest, Item, ScoreRequest
 from tests.golden import golden

@@ -16,9 +16,9 @@ from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.padded_encoder import PaddedEncoder
 from sie_bundle.engine.tokenization import Row
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Extract, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Extract, Tasks
 from tests.golden import golden
 from tests.golden.checkpoint_table import CHECKPOINTS
 from tests.golden.checkpoints import checkpoint

@@ -20,10 +20,10 @@ from sie_broker.records import Work
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.worker import Worker
 from sie_config import aliases
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
 from sie_config.registry import Registry, lane_of
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import LocalSource
-from sie_config.spec.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
 from sie_ingress.app import Readiness, app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools

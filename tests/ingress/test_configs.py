@@ -16,8 +16,8 @@ from sie_broker.records import WorkerState
 from sie_config.deployment import placement
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Change, Event, Stored
+from sie_config.model import model_spec
 from sie_config.registry import lane_of
-from sie_config.spec import model_spec
 from sie_ingress.config_status import ConfigStatus, ModelStatus
 from tests.config.served import served
 from tests.ingress.conftest import EVERYTHING, SPEC, SPECS, Desk, opened

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from sie_broker.records import LoadFailure, WorkerState
+from sie_config.model.model_spec import Profile
 from sie_config.registry import lane_of
-from sie_config.spec.model_spec import Profile
 from sie_ingress.models import fleet, info
 from sie_sdk import results
 from sie_sdk.types import ModelLoadError, ProfileInfo

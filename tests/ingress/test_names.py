@@ -15,7 +15,7 @@ from sie_broker import process
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Work
 from sie_config.deployment import placement
-from sie_config.spec.model_spec import Profile
+from sie_config.model.model_spec import Profile
 from sie_sdk import wire
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, TAGGER, Desk, opened
 

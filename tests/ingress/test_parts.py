@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sie_broker.merge import merge
 from sie_broker.records import Reply
-from sie_config.spec.tasks import Multivector, Tasks
+from sie_config.model.tasks import Multivector, Tasks
 from sie_ingress import parts
 from sie_sdk import replies, results, wire
 from sie_sdk.errors import InvalidInputError

@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from sie_broker.pools.pool import Pool, pool_key
 from sie_broker.pools.pool_table import PoolTable
 from sie_config.deployment import placement
+from sie_config.model.model_spec import Lora, Profile
+from sie_config.model.sources import LocalSource
 from sie_config.pool_queues import PoolQueues
-from sie_config.spec.model_spec import Lora, Profile
-from sie_config.spec.sources import LocalSource
 from sie_ingress import answer, pools
 from sie_sdk.errors import SIEError
 from sie_sdk.pools import MAX_POOLS, PoolInfo

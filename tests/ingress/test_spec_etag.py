@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sie_broker.records import Work
-from sie_config.spec.model_spec import etag
+from sie_config.model.model_spec import etag
 from tests.ingress.conftest import SPEC, Desk
 
 NEWER = msgspec.structs.replace(SPEC, revision="newer")

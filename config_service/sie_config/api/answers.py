@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from sie_config.epochs.store import Change, Event, Stored
-from sie_config.spec import diff, model_spec
-from sie_config.spec.diff import FieldChange
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model import diff, model_spec
+from sie_config.model.diff import FieldChange
+from sie_config.model.model_spec import ModelSpec
 
 
 class Told(NamedTuple):

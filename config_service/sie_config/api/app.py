@@ -22,9 +22,9 @@ from sie_config.api.reads import Reads, bundles_of
 from sie_config.api.writes import Writes
 from sie_config.deployment import placement
 from sie_config.epochs.writer import Writer
+from sie_config.model import validation
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec import validation
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import NotFoundError, SIEError
 from sie_sdk.version import __version__
 

@@ -16,10 +16,10 @@ from sie_config.api.preconditions import Precondition
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Stored
 from sie_config.epochs.writer import Edit
+from sie_config.model import diff, model_spec, structure, validation
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.structure import Finding
 from sie_config.nearest import Nearest
-from sie_config.spec import diff, model_spec, structure, validation
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.structure import Finding
 from sie_sdk.errors import (
     ContentConflictError,
     InvalidInputError,

@@ -14,8 +14,8 @@ import yaml
 
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Stored
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
 
 VERSION = 1
 AT_ONCE = 16

@@ -12,8 +12,8 @@ import msgspec
 from sie_config.api import answers
 from sie_config.api.answers import ModelChange
 from sie_config.epochs.store import Change, Event, Stored
-from sie_config.spec import model_spec
-from sie_config.spec.diff import FieldChange
+from sie_config.model import model_spec
+from sie_config.model.diff import FieldChange
 
 
 class Write(msgspec.Struct, frozen=True):

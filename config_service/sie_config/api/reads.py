@@ -27,9 +27,9 @@ from sie_config.api.export import Export, as_yaml
 from sie_config.deployment import placement
 from sie_config.deployment.placement import Deployment
 from sie_config.epochs.state import State
+from sie_config.model import model_spec, schema
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of, lanes_of
-from sie_config.spec import model_spec, schema
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError
 

@@ -27,7 +27,7 @@ from sie_config.epochs.state import State
 from sie_config.epochs.store import Event, Kind
 from sie_config.epochs.writer import Edit, Writer
 from sie_config.epochs.writer import Request as Asked
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk import wire
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, UnsupportedMediaTypeError
 

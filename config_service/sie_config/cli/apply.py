@@ -15,7 +15,7 @@ import msgspec
 from sie_config.cli import folder, plan
 from sie_config.cli.service import ConfigService, asks_config, model_path
 from sie_config.deployment import bundle_spec
-from sie_config.spec import model_spec, validation
+from sie_config.model import model_spec, validation
 from sie_sdk.cli import exits
 from sie_sdk.cli.server import as_json
 from sie_sdk.errors import ConfigurationError, DeadlineExceededError, SIEError

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sie_config.api import body
-from sie_config.spec import validation
-from sie_config.spec.structure import Finding
+from sie_config.model import validation
+from sie_config.model.structure import Finding
 from sie_sdk.errors import ConfigurationError, InvalidInputError
 
 SUFFIXES = (".yaml", ".yml", ".json")

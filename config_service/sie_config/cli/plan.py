@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from sie_config.spec import diff
-from sie_config.spec.diff import FieldChange
+from sie_config.model import diff
+from sie_config.model.diff import FieldChange
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 

@@ -13,9 +13,9 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from sie_config.spec import faults
-from sie_config.spec.model_spec import Input, ModelSpec, Name
-from sie_config.spec.structure import Finding
+from sie_config.model import faults
+from sie_config.model.model_spec import Input, ModelSpec, Name
+from sie_config.model.structure import Finding
 from sie_sdk.errors import ConfigurationError
 
 PACKAGED: Final = Path(__file__).parent / "bundles"

@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from sie_config.spec import faults
-from sie_config.spec.model_spec import Name
+from sie_config.model import faults
+from sie_config.model.model_spec import Name
 from sie_sdk.errors import ConfigurationError
 
 PACKAGED: Final = Path(__file__).parent / "machine_profiles.yaml"

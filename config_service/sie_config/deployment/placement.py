@@ -16,7 +16,7 @@ import msgspec
 from sie_config.deployment import bundle_spec, machine_profile
 from sie_config.deployment.bundle_spec import BundleSpec
 from sie_config.deployment.machine_profile import GIB, MachineProfile, Precision
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 
 KEY: Final = "deployment"
 """Of the config bucket: `encode` of what is deployed, beside the models, written by the config service at its start."""

@@ -21,8 +21,8 @@ from sie_config.deployment import placement
 from sie_config.epochs import store
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Event, Mark
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.config.mirror")

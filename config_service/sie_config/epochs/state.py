@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from sie_config.epochs import store
 from sie_config.epochs.store import Change, Event, Mark, Stored
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 
 
 class State:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from sie_broker.subjects import token
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 
 log = logging.getLogger("sie.config")
 

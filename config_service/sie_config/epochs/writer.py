@@ -24,7 +24,7 @@ from sie_config.epochs import store
 from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Event, Kind, Recorded, Stored
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ConfigWriterBusyError, InvalidInputError, NotFoundError, QueueUnavailableError
 
 log = logging.getLogger("sie.config.writer")

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
+from sie_config.model import model_spec
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import Source
 from sie_config.propose import architecture, card, chain, heads, late, length, papers, prompts, weights
 from sie_config.propose.architecture import Family
 from sie_config.propose.draft import Doubt, Draft
 from sie_config.propose.folder import SENTENCE_CONFIGS, Folder
 from sie_config.propose.papers import Papers
-from sie_config.spec import model_spec
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import Source
 
 
 class Proposal(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.lora import Merged
 from sie_bundle.engine.tokenization import Tokenizer, end_token
 from sie_bundle.weights import layout
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
 

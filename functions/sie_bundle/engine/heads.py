@@ -21,7 +21,7 @@ from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import Parameters, run
 from sie_bundle.engine.pooling import POOLINGS, pool
-from sie_config.spec.tasks import Dense, Multivector, Score, Sparse
+from sie_config.model.tasks import Dense, Multivector, Score, Sparse
 from sie_sdk.errors import ModelLoadFailedError
 
 VOCABULARY_TOKENS = 512

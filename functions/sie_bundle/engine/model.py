@@ -24,7 +24,7 @@ from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.precision import precision
 from sie_bundle.engine.tokenization import Row, Tokenizer, row
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError, SIEError
 
 log = logging.getLogger("sie.bundle.model")

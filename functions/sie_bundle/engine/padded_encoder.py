@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.transformers_encoder import TOLERANCE, Body, error
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
 log = logging.getLogger("sie.bundle.padded_encoder")

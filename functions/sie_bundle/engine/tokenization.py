@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import processors
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]

@@ -27,7 +27,7 @@ from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.engine.transformers_library import LOADING, library, positions
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
 log = logging.getLogger("sie.bundle.transformers_encoder")

@@ -18,9 +18,9 @@ from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.prompts import prompted
 from sie_bundle.operations.tokens import augmented, kept, marked
-from sie_config.spec import runtime_options
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.tasks import Multivector, Pooling
+from sie_config.model import runtime_options
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Multivector, Pooling
 from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError

@@ -14,9 +14,9 @@ from sie_bundle.operations import classification, entailment
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
-from sie_config.spec import runtime_options
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.tasks import Extract
+from sie_config.model import runtime_options
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Extract
 from sie_sdk import replies, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from sie_sdk.labels import labels_to_try

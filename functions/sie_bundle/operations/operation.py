@@ -20,9 +20,9 @@ from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.residency.residency import Residency
 from sie_bundle.resolved import spec_of
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.profile import LORA, lora_of, options_of
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.profile import LORA, lora_of, options_of
 from sie_sdk.types import Priority, Timing, Usage
 from sie_sdk.wire import Request as AnyRequest
 

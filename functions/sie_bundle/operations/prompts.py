@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sie_bundle.operations.options import Options
-from sie_config.spec import template
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model import template
+from sie_config.model.tasks import Dense, Tasks
 from sie_sdk.errors import InvalidInputError
 
 

@@ -16,9 +16,9 @@ from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept
-from sie_config.spec import runtime_options, template
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.tasks import Multivector
+from sie_config.model import runtime_options, template
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Multivector
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.scoring import maxsim

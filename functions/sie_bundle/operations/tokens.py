@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.tokenization import Row, Tokenizer
-from sie_config.spec.tasks import Multivector
+from sie_config.model.tasks import Multivector
 
 
 def marked(row: Row, marker: int) -> Row:

@@ -13,8 +13,8 @@ from typing import NamedTuple, cast
 
 from sie_bundle.engine.executor import is_out_of_memory
 from sie_bundle.weights.source import REASONS, Reason
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.variant import name_of
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.variant import name_of
 from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError, SIEError
 
 

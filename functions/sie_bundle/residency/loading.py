@@ -24,7 +24,7 @@ import msgspec
 from sie_bundle.engine.tokenization import Tokenizer, end_token
 from sie_bundle.weights import weights
 from sie_bundle.weights.weights import Weights
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_bundle.engine.checkpoint import Checkpoint

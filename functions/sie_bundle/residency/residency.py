@@ -1,7 +1,7 @@
 """Residency: which models are on the device. Loads on first use, once; lets others go when memory is needed.
 
 Three tiers: on the device as a model, in the host's memory as an open checkpoint, on disk as a folder. What is in them
-is a variant of a model (``sie_config.spec.variant``): with one of its LoRAs or none. Owns the state of each load, and
+is a variant of a model (``sie_config.model.variant``): with one of its LoRAs or none. Owns the state of each load, and
 when what is tried. Not here: the account of a tier (``tier``), who goes first (``eviction``), the threads
 (``loading``), the pauses after a failure (``load_failure``).
 """
@@ -21,8 +21,8 @@ from sie_bundle.residency.load_failure import Failure, Failures, classify
 from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.tier import Tier, base
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.variant import key_of, name_of, variant
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.variant import key_of, name_of, variant
 from sie_sdk.errors import OutOfMemoryError, SIEError, WeightsUnavailableError
 
 if TYPE_CHECKING:

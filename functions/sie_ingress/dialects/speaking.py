@@ -20,8 +20,8 @@ from starlette.routing import Route
 from sie_broker import clock, http_refusals
 from sie_broker.records import Lane
 from sie_config import model_name
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_config.spec.model_spec import ModelSpec
 from sie_ingress import answer
 from sie_ingress.answer import Answers
 from sie_ingress.body import read_body

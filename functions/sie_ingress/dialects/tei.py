@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_ingress.dialects import ranking, vectors
 from sie_ingress.dialects.dialect import (
     Asking,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_ingress.dialects.dialect import Refusal, renamed
 from sie_sdk import wire
 from sie_sdk.errors import (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_ingress.openapi import bodies, schemas
 from sie_ingress.openapi.headers import CODE, EVERYWHERE, IDENTITY, RETRY
 from sie_ingress.openapi.operation import MODEL, Body, Described, Example, Header, Operation, Parameter, Reply, Said

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sie_config.spec.tasks import Multivector, Score, Tasks
+from sie_config.model.tasks import Multivector, Score, Tasks
 from sie_ingress.dialects import cohere
 from sie_ingress.dialects.dialect import Question
 from sie_ingress.dialects.ranking import sigmoid

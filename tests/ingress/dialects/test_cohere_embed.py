@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Tasks
 from sie_ingress.dialects import cohere_embed
 from sie_ingress.dialects.dialect import Question
 from sie_sdk.errors import InvalidInputError

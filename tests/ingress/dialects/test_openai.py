@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_config.spec.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Tasks
 from sie_ingress.dialects import openai
 from sie_ingress.dialects.dialect import Question
 from sie_sdk import wire

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sie_config.spec.tasks import Dense, Extract, Score, Sparse, Tasks
+from sie_config.model.tasks import Dense, Extract, Score, Sparse, Tasks
 from sie_ingress.dialects import tei, tei_server
 from sie_ingress.dialects.dialect import Question
 from sie_sdk import wire

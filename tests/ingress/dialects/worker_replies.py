@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sie_config.spec.model_spec import ModelSpec
+from sie_config.model.model_spec import ModelSpec
 from sie_ingress.dialects.dialect import Asking, Headers, Question
 from sie_sdk import replies, wire
 from sie_sdk.outputs import DenseOutput, SparseOutput

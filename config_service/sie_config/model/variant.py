@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec, Profile
-from sie_config.spec.tasks import Tasks
+from sie_config.model.model_spec import ModelSpec, Profile
+from sie_config.model.tasks import Tasks
 
 LATER: dict[str, tuple[str, ...]] = {
     "dense": ("query_prompt", "document_prompt", "query_template", "document_template", "instruction", "dims"),

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from sie_config.spec.tasks import Pooling, Tasks
+from sie_config.model.tasks import Pooling, Tasks
 from sie_sdk.types import OutputDtype, OutputType
 
 ENCODE: Final = (

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from sie_config.spec import structure
+from sie_config.model import structure
 from sie_sdk.errors import ConfigurationError
 
 R = TypeVar("R", bound=msgspec.Struct)

@@ -15,12 +15,12 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from sie_config.model import runtime_options, structure, template
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import HubSource, LocalSource
+from sie_config.model.structure import Finding, Path, finding
+from sie_config.model.tasks import Tasks
 from sie_config.model_name import DEFAULT
-from sie_config.spec import runtime_options, structure, template
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.sources import HubSource, LocalSource
-from sie_config.spec.structure import Finding, Path, finding
-from sie_config.spec.tasks import Tasks
 from sie_sdk.types import OutputType
 
 MOST: Final = 100

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from sie_config.model.runtime_options import Option, Options
+from sie_config.model.sources import Source, Text
+from sie_config.model.tasks import Tasks
 from sie_config.model_name import DEFAULT
-from sie_config.spec.runtime_options import Option, Options
-from sie_config.spec.sources import Source, Text
-from sie_config.spec.tasks import Tasks
 from sie_sdk.errors import ConfigurationError, UnknownProfileError
 
 
@@ -181,7 +181,7 @@ def parse(document: Any, *, origin: str) -> ModelSpec:
     Raises:
         ConfigurationError: names the origin and **all** faults; ``details["faults"]`` has each as a `Finding`'s fields.
     """
-    from sie_config.spec import validation  # its rules are about the records above
+    from sie_config.model import validation  # its rules are about the records above
 
     if faults := validation.faults(document):
         raise ConfigurationError(

@@ -1,6 +1,6 @@
 """The JSON schema of a model spec, for editors and whoever checks documents without this package.
 
-``python -m sie_config.spec.schema > docs/schemas/model-spec.json`` writes it. Owns what it says beside the types: the
+``python -m sie_config.model.schema > docs/schemas/model-spec.json`` writes it. Owns what it says beside the types: the
 notes of the fields, and two rules between fields that JSON Schema can say. The others are ``validation``'s.
 """
 
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.runtime_options import Options
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.runtime_options import Options
 
 ID: Final = "urn:sie:model-spec"
 NOT_IN_IDS: Final = r"__|\.\.|//|/$|/[Ss][Tt][Aa][Tt][Uu][Ss]$"

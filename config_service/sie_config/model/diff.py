@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sie_config.spec.structure import Path, spelled
+from sie_config.model.structure import Path, spelled
 
 
 class FieldChange(msgspec.Struct, frozen=True):

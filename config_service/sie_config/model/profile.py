@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from sie_config.spec import variant
-from sie_config.spec.model_spec import ModelSpec
-from sie_config.spec.runtime_options import ENCODE, EXTRACT, PARAMS, SCORE
+from sie_config.model import variant
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.runtime_options import ENCODE, EXTRACT, PARAMS, SCORE
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import EncodeRequest, ExtractRequest, ScoreRequest
 from sie_sdk.wire import Request
