@@ -27,6 +27,8 @@ class Groundwork:
         self._registry = registry
         self._queues = queues
         self._told = False
+        self._laid: set[tuple[Lane, str]] = set()
+        """What was made since all was looked over, whether its model is told by now or not."""
 
     async def lay(self, coming: Sequence[ModelSpec] = ()) -> None:
         """For all models there are, and those to come: a model is told only when its work has a place to wait.
@@ -41,7 +43,8 @@ class Groundwork:
         if self._told and len(new) <= FEW:
             await self._broker.provision_also(new)
         else:
-            await self._broker.provision([*self._registry.queues(), *new, *self._queues.living()])
+            await self._broker.provision([*self._registry.queues(), *new, *self._laid, *self._queues.living()])
+        self._laid.update(new)
         await self._queues.note_homes(coming)
         if not self._told:
             await self._tell()
@@ -50,13 +53,14 @@ class Groundwork:
         """Where work of the models to come will wait, and that of none does now; in the pools that use it, too."""
         for spec in coming:
             for lane in lanes_of(self._registry.placed(spec)):
-                if not self._registry.serves(spec.id, lane):
+                if (lane, spec.id) not in self._laid and not self._registry.serves(spec.id, lane):
                     yield lane, spec.id
                     yield from ((beside, spec.id) for beside in self._queues.beside(lane))
 
     async def look_over(self) -> None:
         """Make the server match again: its storage may have been lost, or changed by somebody else. Errors as `lay`."""
         self._told = False
+        self._laid.clear()
         await self.lay()
 
     async def _tell(self) -> None:

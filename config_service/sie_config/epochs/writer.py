@@ -128,6 +128,10 @@ class Writer:
                 await self._leading.wait()
         except TimeoutError:
             raise _busy("Another process writes the catalogue.") from None
+        # Those that wait for their turn have their queues made meanwhile: that takes longer than the write.
+        event = self._event(edit, actor, kind, note)
+        if event is not None and self._turn.locked():
+            await self._lay(event)
         async with self._turn:
             return await self._write(edit, actor, kind, note, request)
 
@@ -226,7 +230,7 @@ class Writer:
                 if event is None:
                     await self._record(request)
                     return None
-                await self._provision([each.after.spec for each in event.changes if each.after and each.after.spec])
+                await self._lay(event)
                 if await self._commit(event, request):
                     self._mirror.apply(event)
                     return event
@@ -241,6 +245,17 @@ class Writer:
             key = store.request_key(request.key)
             recorded = store.encode(Recorded(request.digest, *request.answer(None), self.state.epoch))
             await self._bucket.replace(key, recorded, (await self._bucket.read(key)).revision, REQUEST_S)
+
+    async def _lay(self, event: Event) -> None:
+        """Make the queues that its models need.
+
+        Raises:
+            ConfigWriterBusyError: the broker is away.
+        """
+        try:
+            await self._provision([each.after.spec for each in event.changes if each.after and each.after.spec])
+        except QueueUnavailableError as error:
+            raise _busy("The broker does not answer.") from error
 
     async def _commit(self, event: Event, request: Request | None) -> bool:
         """Whether it stands there now; False: somebody else's write does, or the lease was renewed or lost."""
