@@ -54,7 +54,7 @@ def _check_score(request: ScoreRequest, spec: ModelSpec) -> None:
 
 def _check_extract(request: ExtractRequest, spec: ModelSpec) -> None:
     _check_offered("extract", spec)
-    if spec.tasks.extract is not None and spec.tasks.extract.kind == "entailment":
+    if spec.tasks.extract is not None and spec.tasks.extract.kind in ("entailment", "spans"):
         labels_to_try(request, spec.id)
 
 

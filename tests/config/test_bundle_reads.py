@@ -14,7 +14,7 @@ from tests.ingress.conftest import SPEC, TAGGER
 
 THERE = placement.deployment("cpu,l4")
 FREE = msgspec.structs.replace(SPEC, bundle="")
-GLINER = msgspec.structs.replace(FREE, id="org/spans", family="gliner", tasks=Tasks(extract=Extract("spans")))
+GLINER = msgspec.structs.replace(FREE, id="org/spans", family="gliner_bi", tasks=Tasks(extract=Extract("spans")))
 
 
 def test_all_bundles_are_told_as_they_are_preferred_with_what_they_serve_here() -> None:

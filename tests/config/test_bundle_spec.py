@@ -28,7 +28,7 @@ WHOLE = msgspec.to_builtins(BUNDLES["default"])
 
 
 def test_the_default_bundle_runs_every_family_that_the_engine_has_a_record_of() -> None:
-    assert BUNDLES["default"].families == tuple(family.FAMILIES)
+    assert BUNDLES["default"].families == (*family.FAMILIES, family.GLINER)
     assert BUNDLES["default"].status == "ready"
 
 
@@ -57,9 +57,9 @@ def test_what_a_model_can_do_counts_extraction_by_its_kind() -> None:
 def test_a_bundle_runs_a_model_whose_family_tasks_and_inputs_it_has_all() -> None:
     default = BUNDLES["default"]
     assert default.runs(SPEC) and default.runs(EVERYTHING)
-    assert not default.runs(msgspec.structs.replace(SPEC, family="gliner"))
+    assert not default.runs(msgspec.structs.replace(SPEC, family="gliner_bi"))
     assert not default.runs(msgspec.structs.replace(SPEC, inputs=("text", "image")))
-    assert not default.runs(msgspec.structs.replace(TAGGER, tasks=Tasks(extract=Extract("spans"))))
+    assert not default.runs(msgspec.structs.replace(TAGGER, tasks=Tasks(extract=Extract("relations"))))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.ingress.conftest import SPEC
 CPU = placement.deployment("cpu")
 FREE = msgspec.structs.replace(SPEC, bundle="", parameters=33_000_000)
 LARGE = msgspec.structs.replace(FREE, id="org/large", parameters=8_000_000_000)
-GLINER = msgspec.structs.replace(FREE, id="org/spans", family="gliner", tasks=Tasks(extract=Extract("spans")))
+GLINER = msgspec.structs.replace(FREE, id="org/spans", family="gliner_bi", tasks=Tasks(extract=Extract("spans")))
 WAITING = msgspec.structs.replace(FREE, id="org/clip", family="clip", status="planned", blocked_by="the image tower")
 
 

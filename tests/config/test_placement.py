@@ -20,7 +20,7 @@ CPU = placement.deployment("cpu")
 EVERYWHERE = placement.deployment(",".join(profile.name for profile in CPU.machine_profiles))
 SMALL = msgspec.structs.replace(SPEC, bundle="", parameters=33_000_000)
 LARGE = msgspec.structs.replace(SMALL, id="org/large", parameters=8_000_000_000)
-GLINER = msgspec.structs.replace(SMALL, family="gliner", tasks=Tasks(extract=Extract("spans")))
+GLINER = msgspec.structs.replace(SMALL, family="gliner_bi", tasks=Tasks(extract=Extract("spans")))
 
 
 def deployed(names: str) -> Deployment:

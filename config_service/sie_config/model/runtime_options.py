@@ -22,6 +22,7 @@ SCORE: Final = ("overflow_policy", "max_seq_length", "activation", "instruction"
 EXTRACT: Final[Mapping[str, tuple[str, ...]]] = {
     "entities": ("threshold", "aggregation_strategy", "flat_ner", "max_seq_length", "lora_id"),
     "classes": ("threshold", "top_k", "multi_label", "overflow_policy", "max_seq_length", "lora_id"),
+    "spans": ("threshold", "flat_ner", "multi_label", "max_seq_length"),
     "entailment": (
         *("threshold", "top_k", "multi_label", "hypothesis_template", "overflow_policy", "max_seq_length", "lora_id"),
     ),
@@ -115,7 +116,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
     """How labels of sub-words become one."""
     flat_ner: bool | None = None
-    """Leave out entities that lie over a better one."""
+    """Leave out entities that lie over a better one; without it, only those that cross one."""
     top_k: Count | None = None
     """So many classes, the best."""
     multi_label: bool | None = None

@@ -109,8 +109,8 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Structure out of text.
 
     ``entities``: a label per token, merged to spans. ``classes``: labels of the whole text. ``entailment``: the
-    caller's own labels, each tried as a hypothesis by a natural-language-inference model (1909.00161). Known, and
-    computed by nothing here yet: ``spans``: the caller's labels over spans of the text (GLiNER, 2311.08526);
+    caller's own labels, each tried as a hypothesis by a natural-language-inference model (1909.00161). ``spans``: the
+    caller's own labels over spans of the text (GLiNER, 2311.08526). Known, and computed by nothing here yet:
     ``zero_shot``: the caller's labels of the whole text in one pass (GLiClass); ``relations`` between entities;
     ``objects``: boxes in an image; ``document``: the text and structure of a page.
     """
@@ -126,9 +126,10 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
     """``entities``: how sub-word labels become one, as in transformers' token classification pipeline."""
     overlap: Annotated[int, msgspec.Meta(ge=0)] = 32
-    """``entities``: tokens that neighbouring windows of a long text share."""
+    """Tokens that neighbouring windows of a long text share, of ``entities``; of ``spans`` words."""
     multi_label: bool = False
-    """Labels do not exclude each other: a sigmoid for each instead of a softmax over all."""
+    """Labels do not exclude each other: a sigmoid for each instead of a softmax over all; of ``spans``, the same span
+    may have several."""
     hypothesis: str = "This example is {}."
     """``entailment``: what is made of a label."""
 

@@ -19,10 +19,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sie_bundle.engine import family
+from sie_bundle.engine import family, gliner, label_tokenizer
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.lora import Merged
-from sie_bundle.engine.tokenization import Tokenizer, end_token
+from sie_bundle.engine.tokenization import Tokenizer
 from sie_bundle.weights import layout
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
@@ -87,13 +87,13 @@ class Checkpoint:
         """
         self.spec = spec
         self.folder = folder
-        self.tokenizer = tokenizer or Tokenizer.load(folder, end_token(spec))
+        self.tokenizer = tokenizer or label_tokenizer.load(spec, folder)
         self.tensors: Mapping[str, Tensor] = Tensors(folder, spec.files)
         self.bytes = sum(tensor.nbytes for tensor in self.tensors.values())
         """Of its tensors as they are stored."""
         if lora is not None and spec.chosen.lora is not None:
             self.tensors = Merged(self.tensors, lora, spec.chosen.lora.scale)
-        if spec.family in family.FAMILIES:  # an adapter reads config.json its own way
+        if spec.family in (*family.FAMILIES, family.GLINER):  # an adapter reads config.json its own way
             self._check()
 
     @cached_property
@@ -101,8 +101,10 @@ class Checkpoint:
         """The encoder, described.
 
         Raises:
-            ModelLoadFailedError: see `family.architecture`.
+            ModelLoadFailedError: see `family.architecture` and `gliner.architecture`.
         """
+        if self.spec.family == family.GLINER:
+            return gliner.architecture(self.folder, self.tensors)
         return family.architecture(self.spec.family, self.folder)
 
     def _check(self) -> None:

@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.linear import Linear
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import Parameters, run
 from sie_bundle.engine.pooling import POOLINGS, pool
+from sie_bundle.engine.span_head import spans
 from sie_config.model.tasks import Dense, Multivector, Score, Sparse
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -38,7 +40,7 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     ``dense`` [dim], and where its length is brought to 1, ``pooled`` [dim], the same before that; ``dense:cls`` and so
     on for each other pooling. ``sparse`` a
     `SparseRow`, ``multivector`` [tokens, dim]. ``logits`` [labels] of the whole text, ``token_logits`` [tokens,
-    labels], ``yes_no`` [1].
+    labels], ``yes_no`` [1]. ``spans``: see `span_head.spans`.
 
     Raises:
         ModelLoadFailedError: the checkpoint has not the layers for one.
@@ -59,6 +61,8 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     if tasks.extract and tasks.extract.kind == "entities":
         layers = parameters.head(tasks.extract.head or family.token_classifier)
         made["token_logits"] = lambda states, packed, texts: _by_text(run(layers, states), packed, texts)
+    if isinstance(tokenizer := checkpoint.tokenizer, LabelTokenizer):
+        made["spans"] = spans(tokenizer, parameters)
     return made
 
 

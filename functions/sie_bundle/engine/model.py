@@ -18,6 +18,7 @@ from torch import Tensor
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.cost import Fit, reading
 from sie_bundle.engine.heads import heads
+from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.outputs import Outputs, SparseRow, first_not_finite
 from sie_bundle.engine.packed_encoder import PackedEncoder
 from sie_bundle.engine.packing import Packed, pack
@@ -112,7 +113,7 @@ class EncoderModel:
         Raises:
             ModelLoadFailedError: it fails, or gives what is not finite or not what the spec says.
         """
-        first = self.tokenizer.rows(["a"], self.spec.max_sequence_length)
+        first = self._first_rows()
         try:
             outputs = self.forward(first, {head: [0] for head in self._heads})
         except SIEError:
@@ -130,6 +131,12 @@ class EncoderModel:
                     f"{self.spec.id} computes {first_output.shape[-1]} {name} dimensions, its spec says {task.dim}."
                 )
         self._fit_cost(first[0])
+
+    def _first_rows(self) -> list[Row]:
+        longest = self.spec.max_sequence_length
+        if isinstance(self.tokenizer, LabelTokenizer):
+            return self.tokenizer.labelled(["a"], ["a"], longest, 0)[0].rows
+        return self.tokenizer.rows(["a"], longest)
 
     def _fit_cost(self, first: Row) -> None:
         """Every pass of the ones in `SHAPES` that there is time for; the executor's own readings follow."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.tokenization import Marks, Row
 
 
 class Group(NamedTuple):
@@ -66,6 +66,8 @@ class Packed(NamedTuple):
     """[n]: where text i of the caller's order stands in the packed order."""
     made: dict[object, object]
     """What a kernel made of the batch for all layers to use."""
+    marks: Sequence[Marks | None] = ()
+    """[n], in the caller's order."""
 
     @property
     def longest(self) -> int:
@@ -110,6 +112,7 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
         lengths=lengths,
         places=places,
         made={},
+        marks=[row.marks for row in rows],
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -24,6 +24,15 @@ Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 Overflow = Literal["truncate_text", "error"]
 
 
+class Marks(NamedTuple):
+    """Which tokens of a row stand for more than themselves, in a row that has labels before a text's words."""
+
+    labels: Ids
+    """The marker before each label."""
+    words: Ids
+    """The first token of each word."""
+
+
 class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One row of the packed batch: a text, or a pair of texts, with its special tokens."""
 
@@ -32,6 +41,7 @@ class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where a pair's second text begins; the length, if there is none."""
     seen: int
     """So many tokens from the first are attended to; those behind, a query's augmentation, only look."""
+    marks: Marks | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,7 +82,7 @@ class Tokenizer:
         self._closing = next((n for n, special in enumerate(reversed(mask)) if not special), 0)
 
     @classmethod
-    def load(cls, folder: Path, end: str = "") -> Tokenizer:
+    def load(cls, folder: Path, end: str = "") -> Self:
         """Read ``tokenizer.json`` of a model's folder.
 
         Args:
@@ -260,15 +270,16 @@ class Tokenizer:
 
     def _encode(
         self,
-        texts: Sequence[str] | Sequence[tuple[str, str]],
+        texts: Sequence[str] | Sequence[Sequence[str]],
         *,
         fast: bool = True,
         special: bool = True,
+        words: bool = False,
         field: str = "items[{}].text",
     ) -> list[tokenizers.Encoding]:
         try:
             encode = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
-            return encode(list(texts), add_special_tokens=special)
+            return encode(list(texts), is_pretokenized=words, add_special_tokens=special)
         except TypeError:
             # Unpaired surrogates: Python strings can hold them, UTF-8 cannot.
             for i, text in enumerate(texts):

@@ -18,8 +18,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from sie_bundle.engine import gliner
 from sie_bundle.engine.attention import LOG2_E, Attend, kernel
 from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.engine.family import GLINER
 from sie_bundle.engine.finite import Finite
 from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.packing import Packed, pack
@@ -286,11 +288,15 @@ def _read(checkpoint: Checkpoint) -> Any:
         # Another type would be torch's default, for all threads, while this one loads.
         with LOADING:
             kind = library().AutoModel
-            if checkpoint.spec.chosen.lora is not None:  # which is not in the file that it would read
+            if checkpoint.spec.family == GLINER:
+                config = library().AutoConfig.for_model(**gliner.encoder(folder, checkpoint.tensors))
+                source = {"config": config, "state_dict": gliner.own(checkpoint.tensors)}
+            elif checkpoint.spec.chosen.lora is not None:  # which is not in the file that it would read
                 config = library().AutoConfig.from_pretrained(folder, **wanted)
-                with torch.device("meta"):
-                    kind = type(kind.from_config(config))
                 source = {"config": config, "state_dict": dict(checkpoint.tensors)}
+            if source:
+                with torch.device("meta"):
+                    kind = type(kind.from_config(source["config"]))
             whole, report = kind.from_pretrained(
                 None if source else folder, **source, **wanted, dtype=torch.float32, output_loading_info=True
             )

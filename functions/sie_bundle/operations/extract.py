@@ -1,7 +1,7 @@
 """Extract: entities, classes or the caller's own labels. What to tokenize, which head, and the last steps.
 
 Owns what requests may ask for and the limits. The way around it is ``operation``; how logits become results stands in
-``entities``, ``classification`` and ``entailment``.
+``entities``, ``classification``, ``entailment`` and ``spans``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from sie_bundle.engine.gliner import TOKEN_LEVEL
+from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.outputs import Floats, Outputs
-from sie_bundle.operations import classification, entailment
+from sie_bundle.operations import classification, entailment, spans
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
@@ -31,6 +33,12 @@ MAX_WINDOWS = 4096
 
 MAX_PAIRS = 16_384
 """Items times labels of one request; 70 MB of token ids at 512 each."""
+
+MAX_SCORES = 1 << 26
+"""Spans times labels of one request: 256 MB while it is computed."""
+
+SPAN_THRESHOLD = 0.5
+LOW_THRESHOLD = 0.1
 
 UNNAMED = ("LABEL_0", "LABEL_1")
 """The labels that a config.json without any means."""
@@ -59,9 +67,8 @@ def plan(model: Model, spec: ModelSpec, request: ExtractRequest) -> Plan:
         if getattr(params, name):
             raise InvalidInputError(f"{spec.id} takes no {name}.", field=f"params.{name}", hint="Leave it out.")
     options = Options(params.options, runtime_options.EXTRACT.get(task.kind, ()), "params.options")
-    return {"entities": _entities, "classes": _classes, "entailment": _entailment}[task.kind](
-        model, spec, request, task, options
-    )
+    planners = {"entities": _entities, "classes": _classes, "entailment": _entailment, "spans": _spans}
+    return planners[task.kind](model, spec, request, task, options)
 
 
 def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
@@ -147,6 +154,53 @@ def _entailment(model: Model, spec: ModelSpec, request: ExtractRequest, task: Ex
         return _reply(spec, request, [Extracted(classifications=own) for own in found], timing, usage)
 
     return Plan(rows, ["logits"], finish)
+
+
+def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
+    tokenizer = model.tokenizer
+    if not isinstance(tokenizer, LabelTokenizer):
+        raise ModelLoadFailedError(f"{spec.id} is of family {spec.family}, which puts no labels before a text.")
+    labels = labels_to_try(request, spec.id)
+    threshold = options.number("threshold", SPAN_THRESHOLD, 0.0, 1.0)
+    flat, multi_label = options.flag("flat_ner", default=True), options.flag("multi_label", task.multi_label)
+    texts = [item.text or "" for item in request.items]
+    read = tokenizer.labelled(texts, labels, _longest(spec, options), task.overlap)
+    rows = [row for own in read for row in own.rows]
+    _check_windows([len(own.rows) for own in read])
+    token_level = tokenizer.config.span_mode == TOKEN_LEVEL
+    scores = sum(len(row.marks.words) for row in rows if row.marks) * len(labels)
+    _check_scores(scores * (3 if token_level else tokenizer.config.max_width))
+
+    def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
+        outputs = cast("Sequence[Floats]", computed["spans"]) if rows else []
+        made, at = [], 0
+        for text, own in zip(texts, read, strict=True):
+            part, at = outputs[at : at + len(own.rows)], at + len(own.rows)
+            found = spans.entities(
+                text,
+                own,
+                part,
+                labels,
+                token_level=token_level,
+                threshold=threshold,
+                flat=flat,
+                multi_label=multi_label,
+            )
+            made.append(Extracted(entities=found))
+        return _reply(spec, request, made, timing, usage)
+
+    # Where nearly everything is a candidate, choosing takes longer than the forward pass.
+    return Plan(rows, ["spans"], finish, long=threshold < LOW_THRESHOLD)
+
+
+def _check_scores(scores: int) -> None:
+    if scores > MAX_SCORES:
+        raise InputTooLongError(
+            f"The texts have {scores} spans and labels to be scored.",
+            field="items",
+            limit=MAX_SCORES,
+            hint="Send fewer or shorter texts, or fewer labels, at once.",
+        )
 
 
 def _longest(spec: ModelSpec, options: Options) -> int:

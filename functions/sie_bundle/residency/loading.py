@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from sie_bundle.engine.tokenization import Tokenizer, end_token
+from sie_bundle.engine import label_tokenizer
+from sie_bundle.engine.tokenization import Tokenizer
 from sie_bundle.weights import weights
 from sie_bundle.weights.weights import Weights
 from sie_config.model.model_spec import ModelSpec
@@ -110,7 +111,7 @@ class Loader:
 
         def files() -> tuple[Weights, Tokenizer]:
             found = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew)
-            return found, Tokenizer.load(found.folder, end_token(spec))
+            return found, label_tokenizer.load(spec, found.folder)
 
         run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
         # torch takes longest at a cold start: imported beside the fetch.

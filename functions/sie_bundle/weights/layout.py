@@ -1,6 +1,7 @@
 """Which files of a model's folder hold its tensors: one file, several with an index, or one of before safetensors.
 
-Owns the three layouts that publishers use, and which goes first. What is in the files, ``engine.checkpoint`` opens.
+Owns the three layouts that publishers use, and which goes first; and which file describes the model. What is in the
+files, ``engine.checkpoint`` opens.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ PICKLED: Final = "pytorch_model.bin"
 """Read as tensors alone: nothing in it is run."""
 SAFE: Final = (WHOLE, INDEX, "model-*-of-*.safetensors")
 """Patterns of what to fetch first; `PICKLED` where that brings nothing."""
+GLINER_CONFIG: Final = "gliner_config.json"
+
+
+def config(family: str) -> str:
+    """The file that describes a model of that family."""
+    return GLINER_CONFIG if family == "gliner" else "config.json"
 
 
 def files(folder: Path) -> list[str]:

@@ -25,8 +25,8 @@ from sie_sdk.errors import WeightsUnavailableError
 log = logging.getLogger("sie.bundle.weights")
 
 FILES = ("config.json", "tokenizer.json", layout.WHOLE)
-"""What every model's folder holds, the last in another `layout` perhaps; beside the files its spec names nothing else
-is fetched."""
+"""What every model's folder holds, the last in another `layout` perhaps, and the first under the name that its family
+has for it; beside the files its spec names nothing else is fetched."""
 
 LORA_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What a LoRA's folder holds."""
@@ -57,7 +57,7 @@ class Wanted(NamedTuple):
 def _wanted(spec: ModelSpec) -> list[Wanted]:
     """The model's folder, then that of the LoRA of its profile, if it has one."""
     kept, lora = spec.id.replace("/", "--"), spec.chosen.lora
-    found = [Wanted(spec.id, kept, spec.sources, (*FILES, *spec.files))]
+    found = [Wanted(spec.id, kept, spec.sources, (layout.config(spec.family), *FILES[1:], *spec.files))]
     if lora is not None:
         name = spec.default_profile
         found.append(Wanted(f"{spec.id}'s LoRA {name}", f"{kept}/lora/{name}", lora.sources, LORA_FILES))

@@ -1,0 +1,135 @@
+"""Rows with the caller's labels before a text's words: what GLiNER (2311.08526) reads. No torch here.
+
+A row is ``[CLS] <<ENT>> label <<ENT>> label <<SEP>> word word [SEP]``; its `Marks` say where labels and words are. Owns
+what a word is, and the windows of a text that does not fit one row. Scores are ``span_head``'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from sie_bundle.engine import gliner
+from sie_bundle.engine.family import GLINER
+from sie_bundle.engine.gliner import Config
+from sie_bundle.engine.tokenization import Ids, Marks, Row, Tokenizer, end_token
+from sie_config.model.model_spec import ModelSpec
+from sie_sdk.errors import InputTooLongError
+
+WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
+"""Letters and digits, also with hyphens and underscores between them; any other character is a word by itself."""
+
+SHARE = 0.75
+"""The most of a row that labels may take, so that a text has not to be read a few words at a time."""
+
+
+class Labelled(NamedTuple):
+    """A text in rows that all have the same labels in front."""
+
+    words: npt.NDArray[np.int64]
+    """[n, 2]: the first character of each word, and the one behind its last."""
+    rows: list[Row]
+    """At least one, unless the text has no words."""
+    bounds: list[tuple[int, int]]
+    """For each row, which of the words it reads: the first, and the one behind the last."""
+
+
+class LabelTokenizer(Tokenizer):
+    """A tokenizer of a model that reads labels before a text, as its ``config`` says."""
+
+    config: Config
+
+    @classmethod
+    def load(cls, folder: Path, end: str = "") -> Self:
+        """See `Tokenizer.load`; reads gliner_config.json too."""
+        made = super().load(folder, end)
+        made.config = gliner.read(folder)
+        return made
+
+    def labelled(self, texts: Sequence[str], labels: Sequence[str], max_length: int, overlap: int) -> list[Labelled]:
+        """Each text in rows of at most ``max_length`` tokens, and no more words than the model was trained on.
+
+        Neighbouring rows share ``overlap`` words, or as many as the longest span has, but half of what a row holds at
+        most. A word that does not fit a row is cut. What the tokenizer makes no token of, a variation selector for
+        instance, is no word.
+
+        Raises:
+            InputTooLongError: the labels take more than `SHARE` of a row; names ``params.labels``.
+            InvalidInputError: a text or a label is not valid Unicode.
+        """
+        start, label_marks, stop = self._frame_of(labels)
+        room = max_length - len(start) - len(stop)
+        if room < max_length * (1 - SHARE):
+            raise InputTooLongError(
+                f"The labels take {max_length - room} tokens of the {max_length} that the model reads at a time.",
+                field="params.labels",
+                limit=int(max_length * SHARE),
+                hint="Send fewer or shorter labels at once.",
+            )
+        made, overlap = [], max(overlap, self.config.max_width)
+        found = [list(WORD.finditer(text)) for text in texts]
+        for matches, encoding in zip(
+            found, self._words([[each.group() for each in own] for own in found]), strict=True
+        ):
+            places = np.array(encoding.word_ids, dtype=np.int64)
+            first = np.flatnonzero(np.diff(places, prepend=-1))
+            ids = np.array(encoding.ids, dtype=np.int64)
+            lengths = np.minimum(np.diff(first, append=len(ids)), room)
+            spans = np.array([matches[number].span() for number in places[first]], dtype=np.int64).reshape(-1, 2)
+            bounds = windows(lengths, room, self.config.max_len, overlap)
+            rows = []
+            for begin, end in bounds:
+                kept = [ids[first[word] : first[word] + lengths[word]] for word in range(begin, end)]
+                own = np.cumsum(lengths[begin:end]) - lengths[begin:end] + len(start)
+                joined = np.concatenate([start, *kept, stop])
+                rows.append(Row(joined, len(joined), len(joined), Marks(label_marks, own)))
+            made.append(Labelled(spans, rows, bounds))
+        return made
+
+    def _frame_of(self, labels: Sequence[str]) -> tuple[Ids, Ids, Ids]:
+        """What stands before the words, where in it the labels are, and what stands behind the words."""
+        encoding = self._tokenizer.encode("a")
+        ids = encoding.ids
+        marker, parts, places = self.id(self.config.ent_token), ids[: self._opening], []
+        for own in self._words([[label] for label in labels], "params.labels[{}]"):
+            places.append(len(parts) + (0 if self.config.embed_ent_token else 1))
+            parts += [marker, *own.ids]
+        start = np.array([*parts, self.id(self.config.sep_token)], dtype=np.int64)
+        return start, np.array(places, dtype=np.int64), np.array(ids[len(ids) - self._closing :], dtype=np.int64)
+
+    def _words(self, texts: Sequence[Sequence[str]], field: str = "items[{}].text") -> list[tokenizers.Encoding]:
+        return self._encode(texts, fast=False, special=False, words=True, field=field)
+
+
+def windows(lengths: Ids, room: int, most: int, overlap: int) -> list[tuple[int, int]]:
+    """Words in windows of at most ``room`` tokens and ``most`` words, from the first to the last.
+
+    Args:
+        lengths: [n], each word's tokens, at most ``room``.
+        overlap: words that neighbours share, but half of what the first of them has at most.
+    """
+    bounds, begin = [], 0
+    behind = np.concatenate([[0], np.cumsum(lengths)])
+    while begin < len(lengths):
+        end = int(np.searchsorted(behind, behind[begin] + room, side="right")) - 1
+        end = min(end, begin + most)
+        bounds.append((begin, end))
+        if end == len(lengths):
+            break
+        begin = end - min(overlap, (end - begin) // 2)
+    return bounds
+
+
+def load(spec: ModelSpec, folder: Path) -> Tokenizer:
+    """The tokenizer of a model's folder.
+
+    Raises:
+        ModelLoadFailedError: see `Tokenizer.load`.
+    """
+    return (LabelTokenizer if spec.family == GLINER else Tokenizer).load(folder, end_token(spec))
