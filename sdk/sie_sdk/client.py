@@ -48,6 +48,7 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
         api_key: str | None = None,
         tenant: str | None = None,
         pool: str | None = None,
+        machine_profile: str | None = None,
         timeout_s: float = 150.0,
         max_connections: int = 100,
         http_client: Http | None = None,
@@ -59,6 +60,8 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
             api_key: sent as a bearer token; else ``SIE_API_KEY``, else none is sent.
             tenant: on whose behalf, for the server's limits; else ``SIE_TENANT``, else nobody's.
             pool: the pool whose workers compute what a call names no other pool for.
+            machine_profile: on which machines, ``l4`` for instance; a model that is not served on it is computed where
+                it is served.
             timeout_s: seconds one HTTP request may take; a call may make several.
             max_connections: connections open at a time; further requests wait for one.
             http_client: an httpx client of your own, for proxies, certificates, headers or tests. You close it, and
@@ -73,7 +76,11 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
             raise ConfigurationError(f"base_url {url!r} has no scheme.", field="base_url", hint=f"Write http://{url}.")
         key = api_key or os.environ.get("SIE_API_KEY")
         self._tenant = tenant or os.environ.get("SIE_TENANT")
-        told = {"Authorization": key and f"Bearer {key}", "X-SIE-Tenant": self._tenant}
+        told = {
+            "Authorization": key and f"Bearer {key}",
+            "X-SIE-Tenant": self._tenant,
+            "X-SIE-MACHINE-PROFILE": machine_profile,
+        }
         self._server = Server(url, {name: value for name, value in told.items() if value})
         self._pool = pool
         self._timeout_s = timeout_s

@@ -148,3 +148,12 @@ async def test_cancelling_the_task_ends_an_awaited_call(server: ScriptedServer) 
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+def test_the_machines_that_a_client_asks_for_are_told_with_every_request(server: ScriptedServer) -> None:
+    server.script = [vectors(), vectors()]
+    with SIEClient(server.url, machine_profile="l4") as client:
+        client.encode("m", "hello")
+    with SIEClient(server.url) as client:
+        client.encode("m", "hello")
+    assert [each.headers.get("x-sie-machine-profile") for each in server.asked] == ["l4", None]

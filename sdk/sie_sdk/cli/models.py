@@ -78,7 +78,7 @@ def show(client: SIEClient, name: str, as_json: bool) -> None:
     tables.facts(_facts(model, spec))
     if model.state != "planned":
         click.echo("\nCall it:")
-        for line in _calls(model):
+        for line in _calls(model, spec):
             click.echo(f"  {line}")
 
 
@@ -99,17 +99,19 @@ def _facts(model: ModelInfo, spec: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _calls(model: ModelInfo) -> list[str]:
+def _calls(model: ModelInfo, spec: dict[str, Any]) -> list[str]:
     """How the model is asked: on the command line, then in Python."""
     shell, python = [], []
+    any_label = ((spec.get("tasks") or {}).get("extract") or {}).get("kind") in ("entailment", "spans")
+    flags, keyword = (" -l person -l city", ', labels=["person", "city"]') if any_label else ("", "")
     for output in model.outputs:
         match output:
             case "score":
                 shell.append(f'sie score {model.name} "capital of France?" "Paris is." "Rome is not."')
                 python.append(f'client.score("{model.name}", query, texts).scores')
             case "json":
-                shell.append(f'sie extract {model.name} "Ada Lovelace lived in London."')
-                python.append(f'client.extract("{model.name}", text).entities  # or .classifications')
+                shell.append(f'sie extract {model.name}{flags} "Ada Lovelace lived in London."')
+                python.append(f'client.extract("{model.name}", text{keyword}).entities  # or .classifications')
             case "dense":
                 shell.append(f'sie encode {model.name} "hello"')
                 python.append(f'client.encode("{model.name}", "hello").dense')

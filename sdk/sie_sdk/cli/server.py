@@ -1,4 +1,4 @@
-"""Which server a command asks, and on whose behalf: the options ``--url``, ``--api-key`` and ``--tenant``.
+"""Which server a command asks, for whom and on what: ``--url``, ``--api-key``, ``--tenant``, ``--machine-profile``.
 
 Owns these options and ``--json``, which commands share, and the reading of routes the client has no method for.
 """
@@ -45,17 +45,27 @@ _OPTIONS = (
         show_envvar=True,
         help="On whose behalf, for the server's limits.",
     ),
+    click.option(
+        "--machine-profile", metavar="NAME", help="On which machines, for models that are served on several: l4."
+    ),
 )
 
 
 def asks_server(command: Callable[Concatenate[SIEClient, P], T]) -> Callable[..., T]:
-    """Give a command the three options and, as its first argument, a client made of them. The innermost decorator."""
+    """Give a command these options and, as its first argument, a client made of them. The innermost decorator."""
 
     @functools.wraps(command)
-    def run(*args: Any, url: str | None, api_key: str | None, tenant: str | None, **keywords: Any) -> T:
+    def run(
+        *args: Any,
+        url: str | None,
+        api_key: str | None,
+        tenant: str | None,
+        machine_profile: str | None,
+        **keywords: Any,
+    ) -> T:
         from sie_sdk.client import SIEClient
 
-        with SIEClient(url, api_key=api_key, tenant=tenant) as client:
+        with SIEClient(url, api_key=api_key, tenant=tenant, machine_profile=machine_profile) as client:
             return command(client, *args, **keywords)
 
     for decorate in reversed(_OPTIONS):
