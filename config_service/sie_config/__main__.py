@@ -44,6 +44,7 @@ async def main() -> None:
     queues = PoolQueues(broker, registry, PoolTable(broker.pools))
     await process.patiently(partial(broker.provision, []))  # a cluster elects its leaders first
     mirror = Mirror(broker.config, registry, baseline=baseline)
+    broker.on_back.append(mirror.look_soon)
     await process.patiently(mirror.snapshot)
     groundwork = Groundwork(broker, registry, queues)
     writer = Writer(broker.config, mirror, groundwork.lay, setting.replica)

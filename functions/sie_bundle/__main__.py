@@ -24,6 +24,7 @@ async def main() -> None:
     await process.connect(broker)
     registry = Registry()
     mirror = Mirror(broker.config, registry)
+    broker.on_back.append(mirror.look_soon)
     await mirror.snapshot()
     bundle = Bundle(broker, registry, setting)
     mirror.changed = bundle.worker.update_pulls

@@ -36,6 +36,7 @@ async def main() -> None:
     broker = NatsBroker(setting.nats_url, name=f"ingress-{name}")
     await process.connect(broker)
     mirror = Mirror(broker.config, registry)
+    broker.on_back.append(mirror.look_soon)
     lanes, readiness = Lanes(broker, setting.cold_start_s), Readiness()
     pools = Pools(registry, lanes, table := PoolTable(broker.pools))
     applied = AppliedEverywhere(broker.lanes, name, mirror)

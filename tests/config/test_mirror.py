@@ -11,6 +11,7 @@ import pytest
 
 from sie_broker.contract import Broker
 from sie_broker.records import Put
+from sie_config.epochs import mirror as mirrors
 from sie_config.epochs import store
 from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.writer import Writer
@@ -107,6 +108,17 @@ async def test_a_reader_that_missed_writes_reads_them_at_its_next_look(broker: B
         await mirror.look()
         assert epochs == [2, 3, 4, 5, 6]
         assert mirror.state.mark == writer.state.mark
+
+
+async def test_a_reader_whose_connection_is_back_looks_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "LOOK_S", 3600.0)
+    async with writing(broker, SPEC) as writer, following(broker) as (mirror, registry):
+        await eventually(lambda: mirror.state.epoch == 1)
+        mirror.writing = 2  # the hint of it is passed over, as one that never came
+        await put(writer, OTHER)
+        assert mirror.state.epoch == 1
+        mirror.look_soon()
+        await eventually(lambda: registry.specs() == [SPEC, OTHER])
 
 
 async def test_a_reader_reads_it_all_where_writes_are_no_longer_kept(broker: Broker) -> None:

@@ -89,6 +89,8 @@ class NatsBroker:
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
         self._link = Link()
         self._back: asyncio.Task[None] | None = None
+        self.on_back: list[Callable[[], None]] = []
+        """Called when the connection is back after it was lost."""
         self._hints: set[asyncio.Task[None]] = set()  # kept so that none is collected while it runs
 
     async def connect(self) -> None:
@@ -119,6 +121,8 @@ class NatsBroker:
         self._link.troubled = self.hands.server_lost
 
     def _reconnected(self) -> None:
+        for back in self.on_back:
+            back()
         if self._back is not None:
             self._back.cancel()  # lost once more before all was done
         self._back = asyncio.create_task(self._go_on())

@@ -59,6 +59,7 @@ class Mirror:
         self.writing = 0
         """The epoch that this process is about to write itself, which no hint need tell it of."""
         self._news = asyncio.Event()
+        self._missed = False
         self._reading = asyncio.Lock()
         self._read_at = -REREAD_S
         self.state = State(baseline=self._baseline)
@@ -104,6 +105,11 @@ class Mirror:
                 log.info("reading the whole catalogue: epoch %d here, %d there", self.state.epoch, mark.epoch)
                 await self._snapshot()
 
+    def look_soon(self) -> None:
+        """The connection was lost for a while: what was told meanwhile is looked for now."""
+        self._missed = True
+        self._news.set()
+
     def apply(self, event: Event) -> None:
         """Take in the next write; one that was taken in already is passed over."""
         if event.epoch != self.state.epoch + 1:
@@ -140,6 +146,9 @@ class Mirror:
             expecting = bool(pauses)
             pause = pauses.pop(0) if expecting else left
             if await self._told(min(pause, left)):
+                if self._missed:
+                    self._missed = False
+                    return
                 pauses = [*PATIENCE_S]
                 if not expecting:
                     continue  # it is hardly there yet
