@@ -11,7 +11,7 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Extract, Score, Tasks
 from tests.bundle.test_families import tasks_of
-from tests.golden import random_models
+from tests.golden import gliner_folder, random_models
 
 _EXTRA = {"bge-m3": ("sparse_linear.pt", "colbert_linear.pt")}
 
@@ -34,8 +34,26 @@ def make(folder: Path) -> Path:
             revision="0",
             files=_EXTRA.get(kind, ()),
         )
-        (folder / f"{kind}.yaml").write_text(yaml.safe_dump(_without_nulls(msgspec.to_builtins(spec))))
+        _write(spec, folder)
+    for kind in gliner_folder.KINDS:
+        gliner_folder.make(kind, folder / f"gliner-{kind}")
+        _write(
+            ModelSpec(
+                id=f"test/gliner-{kind}",
+                family="gliner",
+                tasks=Tasks(extract=Extract("spans")),
+                sources=(LocalSource(path=f"gliner-{kind}"),),
+                max_sequence_length=200,
+                revision="0",
+            ),
+            folder,
+        )
     return folder
+
+
+def _write(spec: ModelSpec, folder: Path) -> None:
+    written = yaml.safe_dump(_without_nulls(msgspec.to_builtins(spec)))
+    (folder / f"{spec.id.removeprefix('test/')}.yaml").write_text(written)
 
 
 def _without_nulls(value: object) -> object:

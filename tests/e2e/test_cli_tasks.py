@@ -16,6 +16,7 @@ import pytest
 from sie_sdk import SIEClient
 from tests.e2e import every_task
 from tests.e2e.conftest import serving
+from tests.golden import gliner_folder
 
 pytestmark = pytest.mark.e2e
 
@@ -77,6 +78,21 @@ def test_what_is_extracted_is_what_the_client_gets(url: str, model: str) -> None
         ]
 
 
+@pytest.mark.parametrize("kind", gliner_folder.KINDS)
+def test_labels_of_one_s_own_are_found_over_spans(url: str, kind: str) -> None:
+    model, labels = f"test/gliner-{kind}", ["person", "ship", "place name"]
+    asked = [word for label in labels for word in ("-l", label)]
+    printed = sie(url, "extract", model, *TEXTS, *asked, "--threshold", "0.3", "--option", "flat_ner=false")
+    with SIEClient(url) as client:
+        results = client.extract(model, TEXTS, labels=labels, options={"threshold": 0.3, "flat_ner": False})
+    assert sum(len(line["entities"]) for line in printed) > 4
+    for text, line, result in zip(TEXTS, printed, results, strict=True):
+        told = [(found["label"], found["start"], found["end"]) for found in line["entities"]]
+        assert told == [(entity.label, entity.start, entity.end) for entity in result.entities]
+        assert all(found["text"] == text[found["start"] : found["end"]] for found in line["entities"])
+        assert {found["label"] for found in line["entities"]} <= set(labels)
+
+
 @pytest.mark.parametrize(
     ("operation", "model", "before"),
     [("encode", "test/bge-m3", ()), ("score", "test/bert-reranker", ("hello",)), ("extract", "test/bert-ner", ())],
@@ -108,7 +124,7 @@ def test_a_measurement_asks_each_model_for_what_it_does(url: str, model: str, op
 
 def test_a_model_s_page_names_a_command_that_works(url: str) -> None:
     env = os.environ | {"SIE_BASE_URL": url, "PATH": f"{Path(SIE).parent}:{os.environ['PATH']}"}
-    for model in ("bge-m3", "bert-reranker", "bert-ner"):
+    for model in ("bge-m3", "bert-reranker", "bert-ner", "gliner-bert"):
         shown = subprocess.run([SIE, "models", "show", model], env=env, capture_output=True, text=True, check=True)
         calls = [line.strip() for line in shown.stdout.split("Call it:\n")[1].splitlines() if "  sie " in line]
         assert calls

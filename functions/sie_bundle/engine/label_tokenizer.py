@@ -112,7 +112,8 @@ def windows(lengths: Ids, room: int, most: int, overlap: int) -> list[tuple[int,
 
     Args:
         lengths: [n], each word's tokens, at most ``room``.
-        overlap: words that neighbours share, but half of what the first of them has at most.
+        overlap: words that neighbours share, but half of what the first of them has at most, and none that would leave
+            no room for the word behind them.
     """
     bounds, begin = [], 0
     behind = np.concatenate([[0], np.cumsum(lengths)])
@@ -122,7 +123,9 @@ def windows(lengths: Ids, room: int, most: int, overlap: int) -> list[tuple[int,
         bounds.append((begin, end))
         if end == len(lengths):
             break
-        begin = end - min(overlap, (end - begin) // 2)
+        # Not so far back that the next word would not fit behind what is read again.
+        fits = max(int(np.searchsorted(behind, behind[end + 1] - room)), end + 1 - most)
+        begin = max(end - min(overlap, (end - begin) // 2), fits)
     return bounds
 
 
