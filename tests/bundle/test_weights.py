@@ -92,6 +92,20 @@ def test_what_is_in_the_cache_is_found_before_any_source_is_tried(package: Packa
     assert weights.resolve(spec(HUB, package), None, tmp_path / "cache") == fetched
 
 
+def test_a_tokenizer_that_is_elsewhere_has_sources_of_its_own(package: PackageSource, tmp_path: Path) -> None:
+    made, cache = tiny_model.make(tmp_path / "acme/tiny"), tmp_path / "cache"
+    (made / "tokenizer.json").unlink()
+    own = msgspec.structs.replace(spec(LocalSource(path="acme/tiny")), tokenizer=(LocalSource(path="no"), package))
+    assert weights.here(own, tmp_path, cache) is None
+    found = weights.resolve(own, tmp_path, cache)
+    assert found.folder == made and found.tokenizer is not None
+    assert found.tokenizer.folder == cache / "weights/acme--tiny/tokenizer" / package.sha256
+    assert [path.name for path in found.tokenizer.folder.iterdir()] == ["tokenizer.json"]
+    assert found.folders == [made, found.tokenizer.folder] and weights.here(own, tmp_path, cache) == found
+    with pytest.raises(WeightsUnavailableError, match="acme/tiny's tokenizer"):
+        weights.resolve(msgspec.structs.replace(own, tokenizer=(LocalSource(path="no"),)), tmp_path, cache)
+
+
 def test_a_warm_start_imports_neither_torch_nor_the_hub(tmp_path: Path) -> None:
     folder = tiny_model.make(tmp_path)
     code = (

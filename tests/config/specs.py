@@ -108,6 +108,7 @@ def specs(draw: st.DrawFn) -> ModelSpec:
         family=draw(st.text(LETTERS, min_size=1, max_size=8)),
         tasks=draw(tasks()),
         sources=draw(EVERY_SOURCE),
+        tokenizer=draw(st.just(()) | EVERY_SOURCE),
         revision=draw(COMMITS | TEXTS.filter(bool)),
         max_sequence_length=draw(SIZES),
         status="planned" if planned else "ready",

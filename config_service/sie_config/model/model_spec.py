@@ -103,6 +103,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[str, ...] = ()
     """Files of the model's folder beside config.json, tokenizer.json and model.safetensors: tensors of further layers,
     ``1_Dense/model.safetensors`` or ``sparse_linear.pt``, whose names then begin with the folder or the file's stem."""
+    tokenizer: tuple[Source, ...] = ()
+    """Where its tokenizer.json is, tried in order, if its publisher left it with the model it was trained from; empty:
+    in the model's folder."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The numbers it is computed with; ``auto`` leaves it to the worker (``SIE_PRECISION``) and its hardware."""
     bundle: Annotated[

@@ -42,6 +42,7 @@ def variant(spec: ModelSpec, lora: str = "") -> ModelSpec:
         revision=spec.revision,
         max_sequence_length=spec.max_sequence_length,
         files=spec.files,
+        tokenizer=spec.tokenizer,
         precision=spec.precision,
         **chosen,
     )

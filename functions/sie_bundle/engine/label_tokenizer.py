@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,13 +44,6 @@ class LabelTokenizer(Tokenizer):
     """A tokenizer of a model that reads labels before a text, as its ``config`` says."""
 
     config: Config
-
-    @classmethod
-    def load(cls, folder: Path, end: str = "") -> Self:
-        """See `Tokenizer.load`; reads gliner_config.json too."""
-        made = super().load(folder, end)
-        made.config = gliner.read(folder)
-        return made
 
     def labelled(self, texts: Sequence[str], labels: Sequence[str], max_length: int, overlap: int) -> list[Labelled]:
         """Each text in rows of at most ``max_length`` tokens, and no more words than the model was trained on.
@@ -129,10 +122,17 @@ def windows(lengths: Ids, room: int, most: int, overlap: int) -> list[tuple[int,
     return bounds
 
 
-def load(spec: ModelSpec, folder: Path) -> Tokenizer:
+def load(spec: ModelSpec, folder: Path, elsewhere: Path | None = None) -> Tokenizer:
     """The tokenizer of a model's folder.
+
+    Args:
+        elsewhere: the folder of its tokenizer.json, if that is another.
 
     Raises:
         ModelLoadFailedError: see `Tokenizer.load`.
     """
-    return (LabelTokenizer if spec.family == GLINER else Tokenizer).load(folder, end_token(spec))
+    if spec.family != GLINER:
+        return Tokenizer.load(elsewhere or folder, end_token(spec))
+    made = LabelTokenizer.load(elsewhere or folder)
+    made.config = gliner.read(folder)
+    return made

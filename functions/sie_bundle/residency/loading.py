@@ -94,9 +94,7 @@ class Loader:
     def fetched(self, spec: ModelSpec) -> bool:
         """Whether they are here because they were fetched: then they may be deleted and fetched again."""
         found = weights.here(spec, self._weights_dir, self._cache_dir)
-        return found is not None and any(
-            each is not None and each.folder.is_relative_to(self._cache_dir) for each in (found, found.lora)
-        )
+        return found is not None and any(folder.is_relative_to(self._cache_dir) for folder in found.folders)
 
     async def open(self, spec: ModelSpec, *, anew: bool = False) -> Opened:
         """Find or fetch the files and open them.
@@ -111,7 +109,7 @@ class Loader:
 
         def files() -> tuple[Weights, Tokenizer]:
             found = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew)
-            return found, label_tokenizer.load(spec, found.folder)
+            return found, label_tokenizer.load(spec, found.folder, found.tokenizer and found.tokenizer.folder)
 
         run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
         # torch takes longest at a cold start: imported beside the fetch.

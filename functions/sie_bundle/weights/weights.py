@@ -1,6 +1,7 @@
 """Weights: from a model spec to a folder on this machine, through the spec's ordered list of sources.
 
-Owns the order, the cache and the account of what was tried. A LoRA is a folder of its own, with sources of its own.
+Owns the order, the cache and the account of what was tried. A LoRA is a folder of its own, with sources of its own, and
+so may a tokenizer be.
 Weights that are here already cost no network call and no slow import. How each source is fetched: ``hub``, ``wheel``.
 """
 
@@ -10,10 +11,10 @@ import fcntl
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sie_bundle.residency.load_failure import classify, most_hopeful
 from sie_bundle.weights import hub, layout, wheel
@@ -24,7 +25,8 @@ from sie_sdk.errors import WeightsUnavailableError
 
 log = logging.getLogger("sie.bundle.weights")
 
-FILES = ("config.json", "tokenizer.json", layout.WHOLE)
+TOKENIZER = "tokenizer.json"
+FILES = ("config.json", TOKENIZER, layout.WHOLE)
 """What every model's folder holds, the last in another `layout` perhaps, and the first under the name that its family
 has for it; beside the files its spec names nothing else is fetched."""
 
@@ -36,11 +38,18 @@ Progress = Callable[[str, int], None]
 
 
 class Weights(NamedTuple):
-    """A model's folder, and the source it came from as people read it; the same of its LoRA, if it has one."""
+    """A model's folder, and the source it came from as people read it; the same of what has a folder of its own: its
+    LoRA, if it has one, and its tokenizer, if that is elsewhere."""
 
     folder: Path
     source: str
     lora: Weights | None = None
+    tokenizer: Weights | None = None
+
+    @property
+    def folders(self) -> list[Path]:
+        """All of them."""
+        return [each.folder for each in (self, self.lora, self.tokenizer) if each is not None]
 
 
 class Wanted(NamedTuple):
@@ -52,22 +61,29 @@ class Wanted(NamedTuple):
     """Where it is kept in the cache, under ``weights``."""
     sources: Sequence[Source]
     files: tuple[str, ...]
+    role: Literal["model", "lora", "tokenizer"] = "model"
 
 
 def _wanted(spec: ModelSpec) -> list[Wanted]:
-    """The model's folder, then that of the LoRA of its profile, if it has one."""
+    """The model's folder, then those of its tokenizer and of the LoRA of its profile, if they have one."""
     kept, lora = spec.id.replace("/", "--"), spec.chosen.lora
-    found = [Wanted(spec.id, kept, spec.sources, (layout.config(spec.family), *FILES[1:], *spec.files))]
+    tokenizer = () if spec.tokenizer else (TOKENIZER,)
+    own = (layout.config(spec.family), *tokenizer, layout.WHOLE, *spec.files)
+    found = [Wanted(spec.id, kept, spec.sources, own)]
+    if spec.tokenizer:
+        elsewhere = (f"{spec.id}'s tokenizer", f"{kept}/tokenizer", spec.tokenizer, (TOKENIZER,))
+        found.append(Wanted(*elsewhere, role="tokenizer"))
     if lora is not None:
         name = spec.default_profile
-        found.append(Wanted(f"{spec.id}'s LoRA {name}", f"{kept}/lora/{name}", lora.sources, LORA_FILES))
+        found.append(Wanted(f"{spec.id}'s LoRA {name}", f"{kept}/lora/{name}", lora.sources, LORA_FILES, "lora"))
     return found
 
 
 def here(spec: ModelSpec, weights_dir: Path | None, cache_dir: Path) -> Weights | None:
     """The first sources whose files are on this machine already. Costs a few looks at the disk."""
-    found = [_here(each, weights_dir, cache_dir) for each in _wanted(spec)]
-    return None if None in found else _joined([each for each in found if each is not None])
+    found = {each.role: _here(each, weights_dir, cache_dir) for each in _wanted(spec)}
+    known: dict[str, Weights] = {role: each for role, each in found.items() if each is not None}
+    return _joined(known) if len(known) == len(found) else None
 
 
 def _here(wanted: Wanted, weights_dir: Path | None, cache_dir: Path) -> Weights | None:
@@ -77,8 +93,8 @@ def _here(wanted: Wanted, weights_dir: Path | None, cache_dir: Path) -> Weights 
     return None
 
 
-def _joined(found: Sequence[Weights]) -> Weights:
-    return found[0] if len(found) == 1 else found[0]._replace(lora=found[1])
+def _joined(found: Mapping[str, Weights]) -> Weights:
+    return found["model"]._replace(lora=found.get("lora"), tokenizer=found.get("tokenizer"))
 
 
 def resolve(
@@ -91,7 +107,7 @@ def resolve(
 ) -> Weights:
     """The folder with the model's files: the first source that is here already, else the first that can be fetched.
 
-    The same for the LoRA of its profile.
+    The same for the LoRA of its profile and for a tokenizer that is elsewhere.
 
     Args:
         weights_dir: where relative local sources are looked up; None: only absolute ones count.
@@ -102,7 +118,7 @@ def resolve(
         WeightsUnavailableError: lists each source and why it failed; also in ``details["sources"]``. The details'
             ``reason`` is the one of `source.REASONS` that is worth another try soonest.
     """
-    return _joined([_resolve(each, weights_dir, cache_dir, progress, anew) for each in _wanted(spec)])
+    return _joined({each.role: _resolve(each, weights_dir, cache_dir, progress, anew) for each in _wanted(spec)})
 
 
 def _resolve(wanted: Wanted, weights_dir: Path | None, cache_dir: Path, progress: Progress, anew: bool) -> Weights:
