@@ -7,11 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from sie_bundle.engine import family, linear, rope
+from sie_bundle.engine import family, gliner, linear, rope
 from sie_bundle.weights import layout
 from sie_config.propose import Folder, chain, families, weights
+from sie_config.propose import gliner as proposed
 from sie_config.propose.families import Known
 
 modeling: Any = import_module("transformers.models.auto.modeling_auto")
@@ -19,6 +21,15 @@ modeling: Any = import_module("transformers.models.auto.modeling_auto")
 
 def test_every_family_of_the_engine_is_known_and_no_other() -> None:
     assert {*families.FAMILIES, families.AUTO} == family.FAMILIES.keys()
+
+
+def test_what_a_gliner_may_say_is_what_the_engine_reads() -> None:
+    assert gliner.NAMED.keys() == proposed.NAMED
+    assert (gliner.COMPUTED, gliner.EMPTY) == (proposed.COMPUTED, proposed.EMPTY)
+    ours = {field.name: field.default for field in msgspec.structs.fields(gliner.Config)}
+    theirs = {field.name: field.default for field in msgspec.structs.fields(proposed.Gliner)}
+    assert {name: ours[name] for name in theirs} == theirs
+    assert layout.GLINER_CONFIG == proposed.FILE
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)

@@ -20,6 +20,15 @@ BERT: dict[str, Any] = {
 }
 ROBERTA = BERT | {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "max_position_embeddings": 514}
 MODERNBERT = BERT | {"model_type": "modernbert", "max_position_embeddings": 8192, "local_attention": 128}
+GLINER: dict[str, Any] = {
+    "model_name": "microsoft/deberta-v3-small",
+    "encoder_config": {"model_type": "deberta-v2", "max_position_embeddings": 512, "position_biased_input": False},
+    "max_len": 384,
+    "span_mode": "markerV0",
+    "subtoken_pooling": "first",
+    "fuse_layers": False,
+    "labels_encoder": None,
+}
 TOKENIZER = {"model_max_length": 512, "mask_token": "[MASK]", "cls_token": "[CLS]"}
 CARD = "---\nlicense: mit\nlanguage: [en, de]\ntags: [{tags}]\n---\nA model.\n"
 WEIGHTS = {"model.safetensors": 90_868_376, "tokenizer.json": 466_247}

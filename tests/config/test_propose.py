@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from sie_config.model import model_spec
-from sie_config.model.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Extract, Tasks
 from sie_config.propose import Proposal, Tensor, written
 from sie_sdk.errors import ConfigurationError
-from tests.config.model_folders import BERT, CARD, MODERNBERT, ROBERTA, TOKENIZER, WEIGHTS, proposed, sentence
+from tests.config.model_folders import BERT, CARD, GLINER, MODERNBERT, ROBERTA, TOKENIZER, WEIGHTS, proposed, sentence
 
 
 def doubted(proposal: Proposal) -> list[str]:
@@ -74,12 +74,32 @@ def test_pooling_is_read_in_every_versions_words(said: dict[str, Any], pooling: 
         ({"config.json": BERT | {"model_type": "gemma2", "is_causal": False}}, "attention to both sides"),
         ({"config.json": BERT | {"model_type": "new", "rope_scaling": {"type": "ntk", "mixed_b": 0.5}}}, "type ntk"),
         ({"config.json": BERT | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}}, "generates"),
-        ({"gliner_config.json": {}}, "GLiNER's span head"),
+        ({"gliner_config.json": GLINER | {"labels_encoder": "acme/bge"}}, "GLiNERs with labels_encoder"),
+        ({"gliner_config.json": GLINER | {"span_mode": "conv_share"}}, "GLiNERs with span_mode 'conv_share'"),
+        ({"gliner_config.json": GLINER | {"encoder_config": {"model_type": "t5"}}}, "GLiNERs on 't5'"),
+        ({"gliner_config.json": {"model_name": "acme/encoder"}}, "a description of its encoder, 'acme/encoder'"),
     ],
 )
 def test_what_nothing_computes_is_planned_and_says_what_it_waits_for(files: dict[str, Any], blocked_by: str) -> None:
     found = proposed(files)
     assert found.spec.status == "planned" and blocked_by in found.spec.blocked_by
+
+
+@pytest.mark.parametrize(
+    ("change", "length"),
+    [
+        ({}, 768),
+        ({"max_len": 2048, "span_mode": "token_level"}, 4096),
+        ({"encoder_config": {"model_type": "bert", "max_position_embeddings": 512}}, 512),
+        ({"encoder_config": None, "model_name": "microsoft/deberta-v3-large"}, 768),
+    ],
+)
+def test_a_gliner_is_ready_with_twice_as_many_tokens_as_words(change: dict[str, Any], length: int) -> None:
+    found = proposed({"gliner_config.json": GLINER | change}, {"pytorch_model.bin": 100, "tokenizer.json": 9}).spec
+    assert (found.family, found.status, found.bundle) == ("gliner", "ready", "")
+    assert found.tasks == Tasks(extract=Extract("spans")) and found.max_sequence_length == length
+    without = proposed({"gliner_config.json": GLINER | change}, {"pytorch_model.bin": 100}).spec
+    assert without.status == "planned" and "tokenizer.json" in without.blocked_by
 
 
 def test_a_static_model_is_planned_with_what_its_table_says() -> None:

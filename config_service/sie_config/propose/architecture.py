@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from sie_config.propose import gliner
 from sie_config.propose.draft import Draft
 from sie_config.propose.families import ACTIVATIONS, AUTO, FAMILIES, OF_TRANSFORMERS, ROTATIONS, Known
 from sie_config.propose.papers import Config, Papers
@@ -35,10 +36,8 @@ def family(papers: Papers, draft: Draft) -> Family:
 
 def _chosen(papers: Papers, draft: Draft) -> Family:
     config, kind = papers.config, papers.config.model_type
-    if "gliner_config.json" in papers.folder.files:
-        draft.put("bundle", "gliner", "gliner_config.json")
-        draft.block("GLiNER's span head")
-        return Family("gliner", source="gliner_config.json")
+    if gliner.FILE in papers.folder.files:
+        return Family(gliner.family(papers, draft), source=gliner.FILE)
     if "config.json" not in papers.folder.files:
         draft.block("models without a transformer (there is no config.json)")
         return Family("unknown", source="")

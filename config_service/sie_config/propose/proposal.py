@@ -13,7 +13,7 @@ import msgspec
 from sie_config.model import model_spec
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import Source
-from sie_config.propose import architecture, card, chain, heads, late, length, papers, prompts, weights
+from sie_config.propose import architecture, card, chain, gliner, heads, late, length, papers, prompts, weights
 from sie_config.propose.architecture import Family
 from sie_config.propose.draft import Doubt, Draft
 from sie_config.propose.folder import SENTENCE_CONFIGS, Folder
@@ -70,12 +70,12 @@ def spec(folder: Folder, *, id: str, revision: str, sources: Sequence[Source]) -
 
 def _task(read: Papers, family: Family, draft: Draft) -> tuple[int, str]:
     """What the model can do; gives how long texts are where the task itself says so."""
+    if gliner.FILE in read.folder.files:
+        return gliner.propose(read, draft)
     steps = chain.effective(read, draft)
-    if family.name == "gliner":
-        draft.put("tasks.extract.kind", "spans", "gliner_config.json")
-    elif late.is_late(read):
+    if late.is_late(read):
         return late.propose(read, family, draft)
-    elif len(steps) > 1 or (steps and steps[0].kind not in ("Transformer", "MLMTransformer")):
+    if len(steps) > 1 or (steps and steps[0].kind not in ("Transformer", "MLMTransformer")):
         chain.propose(read, family, draft)
         heads.lexical(read, family, draft)
     else:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from sie_config.propose import gliner
 from sie_config.propose.draft import Draft
 from sie_config.propose.folder import TOKENIZER_JSON, Folder, Tensor, fault, record
 from sie_config.propose.papers import Papers
@@ -80,7 +81,7 @@ def propose(papers: Papers, draft: Draft) -> None:
     """Propose ``parameters`` and ``bytes``, and block what has no weights the engine reads."""
     folder = papers.folder
     found = files(folder)
-    if "gliner_config.json" not in folder.files and "config.json" in folder.files:
+    if folder.files.keys() & {"config.json", gliner.FILE}:
         if not found:
             others = sorted(name for name in folder.names if name.endswith(_WEIGHTS))
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""

@@ -87,13 +87,13 @@ class Config(msgspec.Struct, frozen=True):
     precomputed_prompts_mode: bool | None = None
 
 
-_COMPUTED: Final[dict[str, tuple[Any, ...]]] = {
+COMPUTED: Final[dict[str, tuple[Any, ...]]] = {
     "span_mode": SPAN_MODES,
     "subtoken_pooling": ("first",),
     "words_splitter_type": ("whitespace",),
 }
 """The values that are computed here, of what a config may say otherwise; of the other fields only the empty ones."""
-_EMPTY: Final = (
+EMPTY: Final = (
     *("post_fusion_schema", "fuse_layers", "represent_spans", "labels_encoder", "labels_decoder"),
     *("span_encoder_config", "precomputed_prompts_mode"),
 )
@@ -105,8 +105,8 @@ def _read(path: Path, stamp: int) -> Config:
         config = msgspec.json.decode(path.read_bytes(), type=Config)
     except (OSError, msgspec.MsgspecError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
-    strange = {name: value for name in _EMPTY if (value := getattr(config, name))}
-    strange |= {name: value for name, known in _COMPUTED.items() if (value := getattr(config, name)) not in known}
+    strange = {name: value for name in EMPTY if (value := getattr(config, name))}
+    strange |= {name: value for name, known in COMPUTED.items() if (value := getattr(config, name)) not in known}
     if strange:
         told = ", ".join(f"{name} {value!r:.60}" for name, value in strange.items())
         raise ModelLoadFailedError(f"{path} asks for what is not computed here: {told}.")
