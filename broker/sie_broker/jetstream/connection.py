@@ -57,9 +57,18 @@ async def connect(
             connect_timeout=2,
             ping_interval=10,
             allow_reconnect=True,
+            inbox_prefix=inbox(name),
         )
     nc.options["max_reconnect_attempts"] = -1
     return nc
+
+
+def inbox(name: str) -> str:
+    """What the inboxes of a process begin with: its kind, so that a server can keep others' from it (``permissions``).
+
+    ``name``: of its connection, whose first word is its kind.
+    """
+    return f"_INBOX.{name.partition('-')[0]}"
 
 
 def cancelled() -> bool:

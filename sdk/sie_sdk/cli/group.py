@@ -56,6 +56,9 @@ SECTIONS = {
         "fetch": "Get the weights of models ahead of time.",
         "dlq": "Work that was given up: look at it, try it again, throw it away.",
     },
+    "Run it in a cluster (needs the [config] extra)": {
+        "manifests": "Kubernetes objects: bundles as Knative Services.",
+    },
     "Set up your shell": {"completion": "Let it complete commands, options and model names."},
 }
 """What lists each command, so that none is imported to be listed. Commands of other packages stand below these."""

@@ -1,0 +1,242 @@
+"""Bundles as Knative Services, and what the values of an overlay make of the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from sie_broker.jetstream import permissions
+from sie_broker.records import Lane
+from sie_config.cli.manifests import manifests as command
+from sie_config.deployment import component, machine_profile, manifests, placement, values
+from sie_config.deployment.values import Nats, Scale, Values, Weights
+from sie_sdk.errors import ConfigurationError
+
+LANES = {"cpu": values.Lane(max_scale=4), "l4-spot": values.Lane(max_scale=8)}
+GKE = Values(cloud="gke", registry="example.org/sie", tag="1", machine_profiles=LANES)
+
+
+def with_values(**changes: Any) -> Values:
+    return msgspec.structs.replace(GKE, **changes)
+
+
+def services(told: Values) -> dict[str, Any]:
+    return {each["metadata"]["name"]: each for each in manifests.services(manifests.deployment(told), told)}
+
+
+def container(service: Any) -> Any:
+    (only,) = service["spec"]["template"]["spec"]["containers"]
+    return only
+
+
+def environment(service: Any) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container(service)["env"] if "value" in each}
+
+
+def written(folder: Path, text: str) -> Path:
+    (folder / values.FILE).write_text(text)
+    return folder
+
+
+MINIMAL = "cloud: local\nregistry: dev.local\ntag: dev\nmachine_profiles: {cpu: {}}\n"
+
+
+def test_there_is_a_service_for_each_bundle_that_serves_and_each_deployed_machine_profile() -> None:
+    assert list(services(GKE)) == ["default-cpu", "default-l4-spot"]
+
+
+def test_a_bundle_has_a_service_on_none_but_the_machine_profiles_it_runs_on() -> None:
+    there = manifests.deployment(GKE)
+    (default, *_) = there.bundles
+    small = msgspec.structs.replace(default, id="small", machine_profiles=("cpu", "h100"))
+    found = manifests.services(placement.Deployment((small,), there.machine_profiles, there.deployed), GKE)
+    assert [each["metadata"]["name"] for each in found] == ["small-cpu"]
+
+
+def test_the_demand_holders_address_leads_to_the_service_of_each_lane() -> None:
+    for lane in (Lane("default", "default", "cpu"), Lane("default", "default", "l4-spot")):
+        url = GKE.demand_url.format(bundle=lane.bundle, profile=lane.profile, pool=lane.pool)
+        name = url.removeprefix("http://").removesuffix(".sie.svc.cluster.local")
+        assert environment(services(GKE)[name])["SIE_PROFILE"] == lane.profile
+
+
+def test_held_sessions_and_nothing_else_decide_how_many_pods_there_are() -> None:
+    template = services(GKE)["default-l4-spot"]["spec"]["template"]
+    told = {name.removeprefix("autoscaling.knative.dev/"): value for name, value in annotated(template).items()}
+    assert told == {
+        "target": "2",
+        "target-utilization-percentage": "100",
+        "target-burst-capacity": "-1",
+        "initial-scale": "0",
+        "min-scale": "0",
+        "max-scale": "8",
+        "scale-down-delay": "5m",
+        "serving.knative.dev/progress-deadline": "1800s",
+    }
+    spec = template["spec"]
+    assert (spec["containerConcurrency"], spec["timeoutSeconds"], spec["responseStartTimeoutSeconds"]) == (0, 600, 600)
+
+
+def annotated(template: Any) -> dict[str, str]:
+    found: dict[str, str] = template["metadata"]["annotations"]
+    return found
+
+
+def test_a_gpu_bundle_finds_the_nodes_of_its_cloud() -> None:
+    spec = services(GKE)["default-l4-spot"]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {
+        "cloud.google.com/gke-accelerator": "nvidia-l4",
+        "cloud.google.com/gke-spot": "true",
+    }
+    assert spec["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
+    ]
+    on_eks = services(with_values(cloud="eks"))["default-l4-spot"]["spec"]["template"]["spec"]
+    assert on_eks["nodeSelector"] == {"sie.dev/machine-profile": "l4-spot"}
+    assert container(services(GKE)["default-l4-spot"])["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_a_gpu_bundle_has_the_image_with_cuda_and_the_settings_of_its_machine() -> None:
+    service = services(GKE)["default-l4-spot"]
+    assert container(service)["image"] == "example.org/sie/sie-bundle-cuda:1"
+    assert container(services(GKE)["default-cpu"])["image"] == "example.org/sie/sie-bundle:1"
+    (profile,) = [each for each in machine_profile.load() if each.name == "l4-spot"]
+    assert profile.environment.items() <= environment(service).items()
+
+
+def test_models_of_a_cpu_bundle_take_half_of_its_pods_memory_at_most() -> None:
+    small = values.Lane(limits={"memory": "3Gi"})
+    told = environment(services(with_values(machine_profiles={"cpu": small}))["default-cpu"])
+    assert (told["SIE_MODEL_BYTES"], told["SIE_HOST_BYTES"]) == (str(3 * 2**29), str(3 * 2**28))
+
+
+def test_settings_of_the_values_come_before_what_follows_from_the_machine() -> None:
+    told = with_values(settings={"bundle": {"SIE_PRECISION": "float32"}, "demand": {"SIE_QUIET_S": "5"}})
+    assert environment(services(told)["default-l4-spot"])["SIE_PRECISION"] == "float32"
+    assert component.settings_of(told)["demand"]["SIE_QUIET_S"] == "5"
+
+
+@pytest.mark.parametrize(("quantity", "amount"), [("3Gi", 3 * 2**30), ("1.5k", 1500), ("7", 7), ("2T", 2 * 10**12)])
+def test_quantities_are_read_as_kubernetes_means_them(quantity: str, amount: int) -> None:
+    assert manifests.in_bytes(quantity) == amount
+
+
+@pytest.mark.parametrize("bundle", ["9lives", "a" * 60])
+def test_a_name_that_kubernetes_would_refuse_is_refused_here(bundle: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be named"):
+        manifests.service_name(bundle, "cpu")
+
+
+def test_a_machine_profile_that_a_cloud_does_not_have_is_refused_by_name() -> None:
+    told = with_values(machine_profiles={"a10g": values.Lane()})
+    with pytest.raises(ConfigurationError, match="gke has no machine of profile a10g"):
+        services(told)
+
+
+def test_a_pod_cannot_be_given_another_number_of_gpus_than_its_machine_has() -> None:
+    told = with_values(machine_profiles={"l4": values.Lane(limits={"nvidia.com/gpu": "2"})})
+    with pytest.raises(ConfigurationError, match="has 1 GPUs"):
+        manifests.deployment(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (MINIMAL + "registyr: x\n", "registyr"),
+        (MINIMAL.replace("{cpu: {}}", "{}"), "machine_profiles is empty"),
+        (MINIMAL + "nats: {servers: 2}\n", "is even"),
+        (MINIMAL + "settings: {ingress: {PATH: x}}\n", "is no setting"),
+    ],
+)
+def test_values_that_are_wrong_are_refused_by_name(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(ConfigurationError, match=fault):
+        values.load(written(tmp_path, text))
+
+
+def test_every_server_of_a_cluster_is_named_to_every_process() -> None:
+    told = with_values(nats=Nats(servers=3, tls=True), namespace="ai")
+    assert told.nats_url("bundle").split(",") == [
+        f"tls://bundle:$(NATS_PASSWORD)@sie-nats-{number}.sie-nats.ai.svc.cluster.local:4222" for number in range(3)
+    ]
+    assert component.settings_of(told)["config"]["SIE_STREAM_REPLICAS"] == "3"
+
+
+def test_what_the_values_choose_reaches_the_base_as_patches() -> None:
+    told = with_values(ingress=Scale(2, 20), public=True, weights=Weights("1Ti", "efs"))
+    files = component.files(told)
+    kustomization = yaml.safe_load(files["kustomization.yaml"])
+    ingress = yaml.safe_load(kustomization["patches"][0]["patch"])
+    assert {"op": "remove", "path": "/metadata/labels/networking.knative.dev~1visibility"} in ingress
+    assert {step["value"] for step in ingress if "scale" in step["path"]} == {"2", "20"}
+    assert yaml.safe_load(files["weights.yaml"])["spec"]["storageClassName"] == "efs"
+
+
+def test_render_writes_what_is_not_there_removes_what_is_not_meant_and_check_says_so(tmp_path: Path) -> None:
+    overlay = str(written(tmp_path, MINIMAL))
+    run = CliRunner()
+    assert run.invoke(command, ["render", overlay]).exit_code == 0
+    assert run.invoke(command, ["render", "--check", overlay]).exit_code == 0
+    (tmp_path / "rendered/weights.yaml").write_text("left over")
+    (tmp_path / "rendered/bundles.yaml").write_text("by hand")
+    refused = run.invoke(command, ["render", "--check", overlay])
+    assert isinstance(refused.exception, ConfigurationError)
+    assert "weights.yaml" in str(refused.exception) and "bundles.yaml" in str(refused.exception)
+    assert run.invoke(command, ["render", overlay]).exit_code == 0
+    assert run.invoke(command, ["render", "--check", overlay]).exit_code == 0
+
+
+def test_secrets_are_new_each_time_and_no_password_reads_as_a_number() -> None:
+    run = CliRunner()
+    first, second = (list(yaml.safe_load_all(run.invoke(command, ["secrets", "-n", "ai"]).output)) for _ in range(2))
+    users = {each["metadata"]["name"]: each for each in first}["sie-nats-users"]
+    assert users["metadata"]["namespace"] == "ai" and set(users["stringData"]) == set(permissions.users())
+    assert all(password[0].isalpha() and len(password) == 49 for password in users["stringData"].values())
+    assert first != second
+
+
+def names(kind: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value as the page names it, with its default."""
+    for field in msgspec.structs.fields(kind):
+        default = (
+            field.default_factory() if field.default is msgspec.NODEFAULT and not field.required else field.default
+        )
+        lane = path + "machine_profiles.*." if field.name == "machine_profiles" else ""
+        if isinstance(default, msgspec.Struct):
+            for name, own in names(type(default), f"{path}{field.name}."):
+                changed = getattr(default, name.rpartition(".")[2])
+                yield name, changed if isinstance(own, int) else own
+        else:
+            yield path + field.name, default
+        if lane:
+            yield from names(values.Lane, lane)
+
+
+def told(default: Any) -> str:
+    """A default as the page says it."""
+    if default is msgspec.NODEFAULT or default == "":
+        return "" if default is msgspec.NODEFAULT else "empty"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, dict) and default:
+        return f"`{', '.join(f'{name}: {value}' for name, value in default.items())}`"
+    return f"`{default}`"
+
+
+@pytest.mark.parametrize(("name", "default"), list(names(Values)))
+def test_every_value_is_on_the_page_with_its_default(name: str, default: Any) -> None:
+    page = (Path(__file__).parents[2] / "knative/README.md").read_text()
+    assert re.search(rf"^\| `{re.escape(name)}` \| ?{re.escape(told(default))} \|", page, re.MULTILINE)
+
+
+def test_every_value_on_the_page_is_one() -> None:
+    page = (Path(__file__).parents[2] / "knative/README.md").read_text().split("## Values")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert listed == [name for name, _ in names(Values)]

@@ -1,0 +1,248 @@
+"""The overlays as kustomize builds them: valid, with limits and least rights everywhere, and true to their values."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import msgspec
+import pytest
+import yaml
+
+import sie_broker.settings
+import sie_bundle.settings
+import sie_config.settings
+import sie_ingress.settings
+from sie_broker.jetstream import streams
+from sie_config.deployment import bundle_spec, component, manifests, values
+from sie_sdk import settings
+
+ROOT = Path(__file__).parents[2]
+OVERLAYS = sorted(path.parent for path in (ROOT / "knative/overlays").glob("*/kustomization.yaml"))
+KNATIVE = ROOT.parent / "shared/lab/cluster/manifests/serving.yaml"
+KUBERNETES = "1.34"
+SETTINGS: dict[str, type[msgspec.Struct]] = {
+    "ingress": sie_ingress.settings.Settings,
+    "config": sie_config.settings.Settings,
+    "demand": sie_broker.settings.Settings,
+    "bundle": sie_bundle.settings.Settings,
+}
+EVERYWHERE = {"SIE_LOG_LEVEL"}
+
+of_each_overlay = pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+
+
+@cache
+def built(overlay: Path) -> list[dict[str, Any]]:
+    for command in (["kustomize", "build"], ["kubectl", "kustomize"]):
+        if shutil.which(command[0]):
+            done = subprocess.run([*command, str(overlay)], capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            assert "Warning" not in done.stderr, done.stderr
+            return list(yaml.safe_load_all(done.stdout))
+    pytest.skip("neither kustomize nor kubectl is installed: overlays are not built")
+
+
+def named(overlay: Path, kind: str, name: str) -> dict[str, Any]:
+    (found,) = [each for each in built(overlay) if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found
+
+
+def pods(overlay: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The pod of everything that runs, by name."""
+    for each in built(overlay):
+        if (template := each.get("spec", {}).get("template")) is not None:
+            yield each["metadata"]["name"], template["spec"]
+
+
+def containers(overlay: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, pod in pods(overlay):
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            yield name, container
+
+
+def is_knative(each: dict[str, Any]) -> bool:
+    return bool(each["apiVersion"].startswith("serving.knative.dev/"))
+
+
+@of_each_overlay
+def test_what_is_committed_is_what_the_values_render(overlay: Path) -> None:
+    folder = overlay / component.FOLDER
+    assert {path.name: path.read_text() for path in folder.iterdir()} == component.files(values.load(overlay)), (
+        f"sie manifests render {overlay.relative_to(ROOT)}"
+    )
+
+
+@of_each_overlay
+def test_every_object_of_kubernetes_is_valid(overlay: Path) -> None:
+    for each in built(overlay):
+        if not is_knative(each):
+            kubernetes_validate.validate(each, KUBERNETES, strict=True)
+
+
+@of_each_overlay
+def test_every_service_is_valid_to_knative(overlay: Path) -> None:
+    if not KNATIVE.is_file():
+        pytest.skip(f"{KNATIVE} is not there: it has Knative's own schema of a Service")
+    definitions = [each for each in yaml.safe_load_all(KNATIVE.read_text()) if each]
+    (crd,) = [each for each in definitions if each["metadata"]["name"] == "services.serving.knative.dev"]
+    schema = closed(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {"type": "object"}
+    for each in filter(is_knative, built(overlay)):
+        jsonschema.Draft7Validator(schema).validate(each)
+
+
+def closed(schema: Any) -> Any:
+    """The schema with no more fields than it names: the server drops others without a word, or refuses them."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(each) for name, each in schema.items()}
+    if found.pop("x-kubernetes-int-or-string", False):
+        found.pop("type", None)
+        found["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    if isinstance(found.get("properties"), dict) and not found.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+@of_each_overlay
+def test_what_knative_passes_on_is_a_valid_pod(overlay: Path) -> None:
+    own = {"containerConcurrency", "timeoutSeconds", "responseStartTimeoutSeconds"}
+    for each in filter(is_knative, built(overlay)):
+        template = each["spec"]["template"]
+        spec = {name: value for name, value in template["spec"].items() if name not in own}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", **template["metadata"]}, "spec": spec}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+@of_each_overlay
+def test_nothing_runs_without_limits_or_with_rights_that_it_does_not_need(overlay: Path) -> None:
+    seen = list(containers(overlay))
+    assert len(seen) >= 5
+    for name, container in seen:
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), name
+        assert "memory" in container["resources"]["limits"], name
+        security = container["securityContext"]
+        assert security["runAsNonRoot"] and security["runAsUser"] > 0 and security["readOnlyRootFilesystem"], name
+        assert security["allowPrivilegeEscalation"] is False and security["capabilities"] == {"drop": ["ALL"]}, name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+
+
+@of_each_overlay
+def test_nobody_may_ask_kubernetes_anything(overlay: Path) -> None:
+    assert {each["kind"] for each in built(overlay)}.isdisjoint(
+        {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    )
+    accounts = {each["metadata"]["name"]: each for each in built(overlay) if each["kind"] == "ServiceAccount"}
+    assert not any(each["automountServiceAccountToken"] for each in accounts.values())
+    for name, pod in pods(overlay):
+        assert pod["automountServiceAccountToken"] is False and pod["serviceAccountName"] in accounts, name
+
+
+@of_each_overlay
+def test_there_is_no_secret_and_every_one_that_is_named_can_be_made(overlay: Path) -> None:
+    assert not [each for each in built(overlay) if each["kind"] == "Secret"]
+    keys = {
+        (secret["name"], secret["key"])
+        for _, container in containers(overlay)
+        for variable in container.get("env", ())
+        if (secret := variable.get("valueFrom", {}).get("secretKeyRef"))
+    }
+    users = {"ingress", "config", "demand", "bundle", "producer", "operator"}
+    assert keys == {("sie-nats-users", user) for user in users} | {("sie-tokens", "admin"), ("sie-tokens", "read")}
+
+
+@of_each_overlay
+def test_every_setting_that_a_pod_is_given_is_one_of_its_process(overlay: Path) -> None:
+    maps = {each["metadata"]["name"]: each["data"] for each in built(overlay) if each["kind"] == "ConfigMap"}
+    for name, container in containers(overlay):
+        kind = SETTINGS.get(container["name"])
+        if kind is None:
+            continue
+        known = {settings.variable(field.name) for field in msgspec.structs.fields(kind)} | EVERYWHERE
+        given = {each["name"]: each.get("value") for each in container["env"]}
+        for each in container.get("envFrom", ()):
+            given |= maps[each["configMapRef"]["name"]]  # a name that kustomize did not follow is not there
+        sie = {variable: value for variable, value in given.items() if variable.startswith("SIE_")}
+        assert sie and sie.keys() <= known, name
+        from_secrets = {"SIE_ADMIN_TOKEN", "SIE_CONFIG_READ_TOKEN"}
+        told = {variable: str(value) for variable, value in sie.items() if variable not in from_secrets}
+        settings.read(kind, told)
+
+
+@of_each_overlay
+def test_every_image_is_one_that_is_built_and_has_a_tag(overlay: Path) -> None:
+    told = values.load(overlay)
+    ready = [bundle.image for bundle in bundle_spec.load() if bundle.status == "ready"]
+    known = {"sie-ingress", "sie-config", "sie-demand", *ready, *(f"{name}-cuda" for name in ready)}
+    for name, container in containers(overlay):
+        if name == "sie-nats":
+            assert container["image"] == told.nats.image
+            continue
+        path, _, tag = container["image"].rpartition(":")
+        assert tag == told.tag != "latest", name
+        assert path.removeprefix(f"{told.registry}/") in known, name
+        assert container["imagePullPolicy"] == "IfNotPresent", name
+
+
+@of_each_overlay
+def test_every_service_is_for_this_cluster_alone_unless_its_values_say_otherwise(overlay: Path) -> None:
+    public = values.load(overlay).public
+    for each in filter(is_knative, built(overlay)):
+        hidden = each["metadata"]["labels"].get("networking.knative.dev/visibility") == "cluster-local"
+        assert hidden is not (public and each["metadata"]["name"] == "sie-ingress")
+
+
+@of_each_overlay
+def test_policies_and_budgets_select_pods_that_there_are(overlay: Path) -> None:
+    names = {
+        template["metadata"]["labels"]["app.kubernetes.io/name"]
+        for each in built(overlay)
+        if (template := each.get("spec", {}).get("template")) is not None
+    }
+    for each in built(overlay):
+        if each["kind"] not in ("NetworkPolicy", "PodDisruptionBudget"):
+            continue
+        selector = each["spec"].get("podSelector") or each["spec"].get("selector") or {}
+        wanted = set(selector.get("matchLabels", {}).values())
+        for expression in selector.get("matchExpressions", ()):
+            wanted |= set(expression["values"])
+        assert wanted <= names, each["metadata"]["name"]
+
+
+@of_each_overlay
+def test_everything_is_in_the_namespace_that_its_addresses_name(overlay: Path) -> None:
+    told = values.load(overlay)
+    for each in built(overlay):
+        if each["kind"] not in ("Namespace", "PersistentVolume"):
+            assert each["metadata"]["namespace"] == told.namespace, each["metadata"]["name"]
+    demand = {each["metadata"]["name"]: each for each in built(overlay) if is_knative(each)}
+    for service in manifests.services(manifests.deployment(told), told):
+        assert service["metadata"]["name"] in demand
+
+
+@of_each_overlay
+def test_nats_has_room_for_what_the_streams_set_aside_and_a_server_for_each_copy(overlay: Path) -> None:
+    told = values.load(overlay)
+    config = settings.read(sie_config.settings.Settings, component.settings_of(told)["config"])
+    declared = [
+        *streams.buckets(config),
+        streams.dead_stream(config),
+        *streams.parcel_streams(config),
+        *(streams.payload_stream(store, config) for store in ("work", "result", "dead")),
+        streams.work_stream("default", config),
+    ]
+    aside = sum(max(0, each["max_bytes"]) for each in declared)
+    assert aside < manifests.in_bytes(told.nats.storage) * 9 // 10
+    server = named(overlay, "StatefulSet", "sie-nats")["spec"]
+    assert server["replicas"] == told.nats.servers >= config.stream_replicas
+    (claim,) = server["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == told.nats.storage
