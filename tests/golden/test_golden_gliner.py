@@ -73,3 +73,15 @@ def test_the_entities_are_those_of_the_library(load: Any, kind: str, case: str) 
     for (name, text), own in zip(TEXTS.items(), together, strict=True):
         same(own, wanted[name], text)
         same(found(model, [text], **asked)[0], wanted[name], text)
+
+
+@pytest.mark.parametrize("kind", gliner_folder.KINDS)
+def test_in_the_precision_of_the_machine_scores_are_close(load: Any, kind: str) -> None:
+    exact, quick = load(kind), load(kind, "auto")
+    request = ExtractRequest(
+        [Item(text=text) for text in TEXTS.values()], ExtractParams(labels=CASES["flat"]["labels"])
+    )
+    rows = extract.plan(exact, exact.spec, request).rows
+    wanted, found = (each.forward(rows, {"spans": range(len(rows))})["spans"] for each in (exact, quick))
+    errors = [float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, wanted, strict=True)]
+    assert max(errors) < 0.2 and np.mean(errors) < 0.1, "a wrong one is apart by 1"
