@@ -140,7 +140,7 @@ async def main() -> None:
     """Start, pull, drain on SIGTERM."""
     own, setting = Own.read(), settings.read(Settings)
     stop = process.stop_signal()
-    broker = NatsBroker(setting.nats_url, name=f"noop-{os.getpid()}")
+    broker = NatsBroker(setting.nats_url, name=f"bundle-{os.getpid()}")
     await process.connect(broker)
     lane = Lane(pool=setting.pool, bundle=setting.bundle, profile=setting.profile)
     registry = Registry(spec(model, lane) for model in filter(None, own.models.split(",")))
