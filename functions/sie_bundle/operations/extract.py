@@ -37,6 +37,9 @@ MAX_PAIRS = 16_384
 MAX_SCORES = 1 << 26
 """Spans times labels of one request: 256 MB while it is computed."""
 
+INLINE_SCORES = 10_000
+"""Scores of a small request that are looked through on the event loop: some 0.4 ms."""
+
 SPAN_THRESHOLD = 0.5
 LOW_THRESHOLD = 0.1
 
@@ -168,8 +171,9 @@ def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract
     rows = [row for own in read for row in own.rows]
     _check_windows([len(own.rows) for own in read])
     token_level = tokenizer.config.span_mode == TOKEN_LEVEL
-    scores = sum(len(row.marks.words) for row in rows if row.marks) * len(labels)
-    _check_scores(scores * (3 if token_level else tokenizer.config.max_width))
+    words = sum(len(row.marks.words) for row in rows if row.marks)
+    scores = words * len(labels) * (3 if token_level else tokenizer.config.max_width)
+    _check_scores(scores)
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         outputs = cast("Sequence[Floats]", computed["spans"]) if rows else []
@@ -190,7 +194,7 @@ def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract
         return _reply(spec, request, made, timing, usage)
 
     # Where nearly everything is a candidate, choosing takes longer than the forward pass.
-    return Plan(rows, ["spans"], finish, long=threshold < LOW_THRESHOLD)
+    return Plan(rows, ["spans"], finish, long=threshold < LOW_THRESHOLD or scores > INLINE_SCORES)
 
 
 def _check_scores(scores: int) -> None:
