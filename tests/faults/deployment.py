@@ -46,6 +46,7 @@ PROGRAMS = {
     "ingress": ("-m", "sie_ingress"),
     "demand": ("-m", "sie_broker"),
     "bundle": (str(Path(__file__).parent / "noop_bundle.py"),),
+    "worker": ("-m", "sie_bundle"),
 }
 OWN_CLOCK = Path(__file__).parent / "own_clock"
 SERVERS = ("nats-1", "nats-2", "nats-3")

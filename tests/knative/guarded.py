@@ -17,6 +17,8 @@ from sie_local.ports import free_port
 from sie_local.programs import nats_server
 from tests.faults.deployment import Deployment
 
+WORKER = "worker"
+"""A bundle with an engine; ``bundle`` is one without."""
 PASSWORDS = {f"NATS_{user.upper()}": f"p-{user}" for user in permissions.users()}
 
 
@@ -47,7 +49,8 @@ class Guarded(Deployment):
         return await nats.connect(self.user_url("operator"), connect_timeout=5)
 
     def _run(self, name: str, settings: dict[str, str]) -> None:
-        super()._run(name, {"SIE_NATS_URL": self.user_url(name.split("-")[0]), **settings})
+        user = "bundle" if name == WORKER else name
+        super()._run(name, {"SIE_NATS_URL": self.user_url(user), **settings})
 
     def _run_server(self, name: str) -> None:
         store = self.folder / name

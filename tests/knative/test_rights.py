@@ -20,12 +20,15 @@ from nats.aio.msg import Msg
 from sie_broker import subjects
 from sie_broker.jetstream import streams
 from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.peers import Place
 from sie_broker.jetstream.streams import DEAD, PULL_GROUP
 from sie_broker.records import MAX_DELIVERIES, Queue
 from sie_local.ports import free_port
 from sie_local.programs import nats_server
+from sie_sdk.errors import PayloadLostError
+from tests.conftest import eventually
 from tests.faults.deployment import LANE, MODEL, SPEC, STREAM
-from tests.knative.guarded import PASSWORDS, Guarded, configuration
+from tests.knative.guarded import PASSWORDS, WORKER, Guarded, configuration
 from tests.platform import wait_until
 
 QUEUE = Queue(LANE, MODEL, "interactive")
@@ -55,7 +58,11 @@ def test_real_processes_do_all_that_they_do_and_the_server_refuses_nothing(deplo
     assert ask(deployment, "c", Prefer="respond-async").status_code in (200, 202)
     asyncio.run(_by_event(deployment))
     _write_a_model(deployment)
+    deployment.stop("bundle")
+    deployment.start(WORKER)
     _lease_a_pool(deployment)
+    deployment.stop(WORKER)
+    deployment.start("bundle")
     deployment.stop("bundle")
     asyncio.run(_give_up(deployment))
     deployment.start("bundle")
@@ -107,12 +114,20 @@ def _write_a_model(deployment: Guarded) -> None:
 
 
 def _lease_a_pool(deployment: Guarded) -> None:
-    """The worker becomes the pool's: the ingress writes the pool, the config service makes its queues."""
+    """A worker becomes the pool's and pulls its queues, which the config service has made."""
+
+    def of(pool: str) -> bool:
+        return pool in {row["pool"] for row in deployment.live_workers()}
+
     pool = {"name": "team-a", "gpus": {"cpu": 1}, "minimum_worker_count": 1, "ttl_s": 60}
     made = httpx.post(f"{deployment.url()}/v1/pools", json=pool, timeout=30)
-    assert made.status_code in (200, 201), made.text
+    assert made.is_success, made.text
+    wait_until(lambda: of("team-a"))
+    # Its weights are nowhere; that the worker says so shows that it was asked.
+    wait_until(lambda: "local" in ask(deployment, "p", X_SIE_MACHINE_PROFILE="team-a/cpu").text)
     gone = httpx.delete(f"{deployment.url()}/v1/pools/team-a", timeout=30)
     assert gone.is_success, gone.text
+    wait_until(lambda: not of("team-a"))
 
 
 async def _give_up(deployment: Guarded) -> None:
@@ -194,6 +209,41 @@ async def test_what_is_none_of_its_business_is_refused(started: Server, user: st
     await is_refused(started.address, user, verb, subject)
 
 
+async def as_user(address: str, user: str) -> NatsBroker:
+    broker = NatsBroker(f"nats://{user}:p-{user}@{address}", name=f"{user}-1")
+    await broker.connect()
+    return broker
+
+
+async def test_large_data_travels_and_goes_and_workers_pass_on_what_is_not_theirs(started: Server) -> None:
+    config = await as_user(started.address, "config")
+    await config.provision([(LANE, MODEL)])
+    ingress, demand = await as_user(started.address, "ingress"), await as_user(started.address, "demand")
+    one, two = await as_user(started.address, "bundle"), await as_user(started.address, "bundle")
+    data = bytes(600_000)
+    ways: list[tuple[Store, NatsBroker, NatsBroker]] = [
+        ("work", ingress, one),
+        ("result", one, ingress),
+        ("dead", demand, one),
+    ]
+    for store, writer, reader in ways:
+        reference = await writer.payloads.store(store, "w", data)
+        assert await reader.payloads.load(reference) == data
+        await reader.payloads.drop(reference)
+        with pytest.raises(PayloadLostError):
+            await reader.payloads.load(reference)
+    await asyncio.gather(one.hands.peers.open(), two.hands.peers.open())
+    where = Place(STREAM, 1, 1)
+    one.hands.held[where] = None  # type: ignore[assignment]  # what it holds matters to nobody but itself
+    await one.hands.peers.tell()
+    await eventually(lambda: where in two.hands.peers._owners)
+    del one.hands.held[where]
+    assert await two.hands.peers.pass_on(where, "_INBOX.operator.lease")
+    for broker in (config, ingress, demand, one, two):
+        await broker.close()
+    assert "Violation" not in started.log.read_text()
+
+
 def test_a_stranger_gets_no_connection(started: Server) -> None:
     host, port = started.address.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as stranger:
@@ -205,8 +255,7 @@ def test_a_stranger_gets_no_connection(started: Server) -> None:
 
 
 async def test_the_operator_looks_after_everything(started: Server) -> None:
-    broker = NatsBroker(f"nats://config:p-config@{started.address}", name="config")
-    await broker.connect()
+    broker = await as_user(started.address, "config")
     await broker.provision([(LANE, MODEL)])
     await broker.close()
     client = await nats.connect(f"nats://operator:p-operator@{started.address}")

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from sie_broker import claim, subjects
+from sie_broker.contract import Store
 from sie_broker.jetstream import connection
 from sie_broker.jetstream.streams import (
     CONFIG,
@@ -25,6 +26,8 @@ from sie_broker.jetstream.streams import (
     POOLS,
     PRESENCE,
     SINKS,
+    Limits,
+    buckets,
 )
 
 API: Final = "$JS.API"
@@ -53,7 +56,7 @@ def users() -> dict[str, Rights]:
 
 
 def _ingress() -> Rights:
-    buckets = (JOBS, LANES, POOLS, SINKS)
+    written = (JOBS, LANES, POOLS, SINKS)
     publish = [
         f"{subjects.WORK}.>",
         f"{subjects.WAKE}.>",
@@ -61,14 +64,14 @@ def _ingress() -> Rights:
         f"{subjects.SINK}.*",
         ANY_INBOX,
         *_takes(EVENTS),
-        *_payloads(),
+        *_payloads(stores=("work", "dead"), loads=("work", "result"), drops=("result",)),
         f"{API}.STREAM.INFO.*",
         f"{API}.STREAM.MSG.GET.*",
         *_buries(),
-        *_reads(CONFIG, PRESENCE, *buckets),
-        *_writes(*buckets),
+        *_reads(CONFIG, PRESENCE, *written),
+        *_writes(*written),
     ]
-    return _rights("ingress", publish, (_hears(CONFIG, PRESENCE, *buckets)), deny=(f"{API}.STREAM.MSG.GET.{DUE}",))
+    return _rights("ingress", publish, _hears(CONFIG, PRESENCE, LANES, POOLS), [f"{API}.STREAM.MSG.GET.{DUE}"])
 
 
 def _bundle() -> Rights:
@@ -84,7 +87,8 @@ def _bundle() -> Rights:
         f"{subjects.HEALTH}.*",
         subjects.HANDS,
         ANY_INBOX,
-        *_payloads(),
+        # Work that was tried again after it had been given up refers to what was kept with it.
+        *_payloads(stores=("result", "dead"), loads=("work", "dead"), drops=("work",)),
         *_buries(),
         *_reads(CONFIG, JOBS, POOLS, PRESENCE),
         *_writes(JOBS, PRESENCE),
@@ -108,7 +112,7 @@ def _config() -> Rights:
 
 
 def _demand() -> Rights:
-    buckets = (JOBS, LANES, LEASES, POOLS, SINKS)
+    written = (JOBS, LANES, LEASES, POOLS, SINKS)
     publish = [
         f"{API}.STREAM.NAMES",
         f"{API}.STREAM.INFO.*",
@@ -116,19 +120,20 @@ def _demand() -> Rights:
         f"{API}.STREAM.MSG.DELETE.*",
         f"{API}.CONSUMER.LIST.*",
         *_takes(DUE),
-        *_payloads(),
+        *_payloads(stores=("dead",), loads=("work", "result", "dead"), drops=("work",)),
         *_buries(),
         f"{subjects.REPLY}.>",
         f"{subjects.SINK}.*",
         ANY_INBOX,
-        *_reads(CONFIG, PRESENCE, *buckets),
-        *_writes(*buckets),
+        *_reads(PRESENCE, *written),
+        *_writes(*written),
     ]
-    hears = (*_hears(PRESENCE, *buckets), f"{subjects.WAKE}.>", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
+    hears = (*_hears(PRESENCE, POOLS, LEASES), f"{subjects.WAKE}.>", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
     return _rights("demand", publish, hears, [f"{API}.STREAM.MSG.DELETE.KV_{bucket}" for bucket in _BUCKETS])
 
 
 _BUCKETS: Final = (JOBS, PRESENCE, CONFIG, LANES, POOLS, LEASES, SINKS)
+_DIRECT: Final = {each["name"].removeprefix("KV_") for each in buckets(Limits()) if each["allow_direct"]}
 
 
 def _rights(user: str, publish: Iterable[str], hears: Iterable[str], deny: Iterable[str] = ()) -> Rights:
@@ -138,11 +143,12 @@ def _rights(user: str, publish: Iterable[str], hears: Iterable[str], deny: Itera
 
 
 def _reads(*buckets: str) -> Iterable[str]:
-    """Values, from any replica or from the leader, and the list of keys."""
+    """Values and the list of keys; from any replica where the bucket is read so."""
     for bucket in buckets:
-        for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET"):
-            yield f"{API}.{verb}.KV_{bucket}"
-        yield f"{API}.DIRECT.GET.KV_{bucket}.>"
+        yield f"{API}.STREAM.INFO.KV_{bucket}"
+        yield f"{API}.STREAM.MSG.GET.KV_{bucket}"
+        if bucket in _DIRECT:
+            yield f"{API}.DIRECT.GET.KV_{bucket}.>"
 
 
 def _writes(*buckets: str) -> Iterable[str]:
@@ -154,13 +160,15 @@ def _hears(*buckets: str) -> tuple[str, ...]:
     return tuple(_writes(*buckets))
 
 
-def _payloads() -> Iterable[str]:
-    """Large data: stored, fetched, dropped."""
-    yield f"{subjects.PAYLOAD}.>"
-    for stream in claim.STREAMS.values():
-        for verb in ("STREAM.MSG.GET", "STREAM.PURGE", "DIRECT.GET"):
-            yield f"{API}.{verb}.{stream}"
-        yield f"{API}.DIRECT.GET.{stream}.>"
+def _payloads(*, stores: Iterable[Store], loads: Iterable[Store], drops: Iterable[Store]) -> Iterable[str]:
+    """Large data. What could not be stored whole is dropped again."""
+    for store in stores:
+        yield f"{subjects.PAYLOAD}.{claim.STREAMS[store]}.>"
+    for store in loads:
+        yield f"{API}.STREAM.MSG.GET.{claim.STREAMS[store]}"
+        yield f"{API}.DIRECT.GET.{claim.STREAMS[store]}.>"
+    for store in dict.fromkeys((*stores, *drops)):
+        yield f"{API}.STREAM.PURGE.{claim.STREAMS[store]}"
 
 
 def _buries() -> Iterable[str]:
