@@ -5,6 +5,7 @@
 #   make bench          the measured tables of bench/
 #   make fuzz           a million broken requests, and half an hour of schemathesis (FUZZ=100000 for fewer)
 #   make build          the wheel
+#   make images         the functions' images, with docker or buildah, and their sizes (ARGS=--cuda for that one)
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 PORT   ?= 8080
@@ -20,7 +21,7 @@ TORCH_INDEX := $(shell command -v nvidia-smi >/dev/null 2>&1 || \
 endif
 PIP := $(BIN)/python -m pip install -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: install run test check format bench fuzz build clean
+.PHONY: install run test check format bench fuzz build images clean
 .DELETE_ON_ERROR:
 
 install: $(VENV)/.local
@@ -64,6 +65,9 @@ fuzz: $(VENV)/.dev
 
 build: $(VENV)/.dev
 	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
+
+images:
+	@$(PYTHON) knative/images/build.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache
