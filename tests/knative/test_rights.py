@@ -18,6 +18,7 @@ import yaml
 from nats.aio.msg import Msg
 
 from sie_broker import subjects
+from sie_broker.contract import Store
 from sie_broker.jetstream import streams
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.jetstream.peers import Place

@@ -1,0 +1,84 @@
+"""The configuration of the NATS servers as it is rendered: read by a real server, with TLS on request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import trustme
+
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_config.deployment import component, values
+from sie_config.deployment.values import Nats, Values
+from sie_local.ports import free_port
+from sie_local.programs import nats_server
+from tests.conftest import eventually
+from tests.faults.deployment import LANE, MODEL
+from tests.knative.guarded import PASSWORDS
+
+OVERLAYS = sorted(path.parent for path in (Path(__file__).parents[2] / "knative/overlays").glob("*/values.yaml"))
+POD = {"POD_NAME": "sie-nats-0"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_a_real_server_reads_it(overlay: Path) -> None:
+    path = overlay / component.FOLDER / "nats.conf"
+    command = [nats_server(), "-t", "-c", str(path)]
+    done = subprocess.run(command, env=os.environ | PASSWORDS | POD, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_password_that_is_not_there_stops_the_server() -> None:
+    path = OVERLAYS[0] / component.FOLDER / "nats.conf"
+    command = [nats_server(), "-t", "-c", str(path)]
+    done = subprocess.run(command, env=POD, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "NATS_INGRESS" in done.stderr
+
+
+async def test_with_tls_processes_trust_whom_they_are_told_to_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, port = trustme.CA(), free_port()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    own = authority.issue_cert("localhost")
+    own.private_key_pem.write_to_path(tmp_path / "tls.key")
+    for number, part in enumerate(own.cert_chain_pems):
+        part.write_to_path(tmp_path / "tls.crt", append=number > 0)
+    told = with_tls(values.load(OVERLAYS[0]), servers=1)
+    (tmp_path / "nats.conf").write_text(on_this_machine(component.nats_conf(told), port, tmp_path))
+    with (tmp_path / "log").open("w") as log:
+        command = [nats_server(), "-c", str(tmp_path / "nats.conf")]
+        process = subprocess.Popen(  # noqa: ASYNC220 - it starts in a moment, and nothing else waits here
+            command, env=os.environ | PASSWORDS | POD, stdout=log, stderr=log
+        )
+    try:
+        await eventually(lambda: "Server is ready" in (tmp_path / "log").read_text())
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+        broker = NatsBroker(f"tls://config:p-config@localhost:{port}", name="config")
+        await broker.connect()
+        await broker.provision([(LANE, MODEL)])  # asked and answered, both ways
+        await broker.close()
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def with_tls(told: Values, servers: int) -> Values:
+    return msgspec.structs.replace(told, nats=Nats(servers=servers, tls=True))
+
+
+def on_this_machine(conf: str, port: int, folder: Path) -> str:
+    """The same with free ports and folders of the test's own."""
+    own = {
+        "port: 4222": f'listen: "127.0.0.1:{port}"',
+        "http_port: 8222": "",
+        "/data": str(folder / "data"),
+        component.TLS: str(folder),
+    }
+    for pods, here in own.items():
+        assert pods in conf
+        conf = conf.replace(pods, here)
+    return conf
