@@ -52,7 +52,7 @@ def test_activations_are_those_of_the_engine() -> None:
     assert {act for act in chain._ACTIVATIONS.values() if act} <= linear.ACTIVATIONS.keys()
 
 
-@pytest.mark.parametrize("kind", [*families.ROTATIONS, "yarn", "longrope", "dynamic"])
+@pytest.mark.parametrize("kind", [*sorted(families.ROTATIONS), "yarn", "longrope", "dynamic"])
 def test_rotations_are_those_of_the_engine(kind: str) -> None:
     scaling = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 64}
     described = {"rope_scaling": scaling | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
