@@ -24,7 +24,7 @@ from sie_config.deployment import bundle_spec, component, manifests, values
 from sie_sdk import settings
 
 ROOT = Path(__file__).parents[2]
-OVERLAYS = sorted(path.parent for path in (ROOT / "knative/overlays").glob("*/kustomization.yaml"))
+OVERLAYS = sorted(path.parent.name for path in (ROOT / "knative/overlays").glob("*/kustomization.yaml"))
 KNATIVE = ROOT.parent / "shared/lab/cluster/manifests/serving.yaml"
 KUBERNETES = "1.34"
 SETTINGS: dict[str, type[msgspec.Struct]] = {
@@ -35,7 +35,42 @@ SETTINGS: dict[str, type[msgspec.Struct]] = {
 }
 EVERYWHERE = {"SIE_LOG_LEVEL"}
 
-of_each_overlay = pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+EVERY_OPTION = """
+cloud: gke
+registry: example.org/sie
+tag: "1"
+namespace: ai
+cluster_domain: example.local
+public: true
+machine_profiles:
+  cpu: {max_scale: 2, node_selector: {pool: small}}
+  l4-spot: {max_scale: 8, requests: {cpu: "2", memory: 8Gi}}
+ingress: {min_scale: 2, max_scale: 20}
+config: {min_scale: 1}
+nats: {servers: 5, storage: 40Gi, tls: true}
+weights: {size: 1Ti, storage_class: standard-rwx}
+settings:
+  ingress: {SIE_MAX_ITEMS: "100", SIE_LOG_LEVEL: DEBUG}
+  config: {SIE_WORK_MAX_BYTES: "1073741824"}
+  demand: {SIE_QUIET_S: "30"}
+  bundle: {SIE_BATCH_S: "0.1"}
+"""
+
+
+@pytest.fixture(scope="session", params=[*OVERLAYS, "every option"])
+def overlay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of each overlay, and of one in which every value is another than usual."""
+    if request.param in OVERLAYS:
+        return ROOT / "knative/overlays" / str(request.param)
+    knative = tmp_path_factory.mktemp("every") / "knative"
+    shutil.copytree(ROOT / "knative/base", knative / "base")
+    own = knative / "overlays/every"
+    (own / component.FOLDER).mkdir(parents=True)
+    shutil.copy(ROOT / "knative/overlays/gke/kustomization.yaml", own)
+    (own / values.FILE).write_text(EVERY_OPTION)
+    for name, text in component.files(values.load(own)).items():
+        (own / component.FOLDER / name).write_text(text)
+    return own
 
 
 @cache
@@ -71,22 +106,19 @@ def is_knative(each: dict[str, Any]) -> bool:
     return bool(each["apiVersion"].startswith("serving.knative.dev/"))
 
 
-@of_each_overlay
 def test_what_is_committed_is_what_the_values_render(overlay: Path) -> None:
     folder = overlay / component.FOLDER
     assert {path.name: path.read_text() for path in folder.iterdir()} == component.files(values.load(overlay)), (
-        f"sie manifests render {overlay.relative_to(ROOT)}"
+        f"sie manifests render {overlay}"
     )
 
 
-@of_each_overlay
 def test_every_object_of_kubernetes_is_valid(overlay: Path) -> None:
     for each in built(overlay):
         if not is_knative(each):
             kubernetes_validate.validate(each, KUBERNETES, strict=True)
 
 
-@of_each_overlay
 def test_every_service_is_valid_to_knative(overlay: Path) -> None:
     if not KNATIVE.is_file():
         pytest.skip(f"{KNATIVE} is not there: it has Knative's own schema of a Service")
@@ -113,7 +145,6 @@ def closed(schema: Any) -> Any:
     return found
 
 
-@of_each_overlay
 def test_what_knative_passes_on_is_a_valid_pod(overlay: Path) -> None:
     own = {"containerConcurrency", "timeoutSeconds", "responseStartTimeoutSeconds"}
     for each in filter(is_knative, built(overlay)):
@@ -123,7 +154,23 @@ def test_what_knative_passes_on_is_a_valid_pod(overlay: Path) -> None:
         kubernetes_validate.validate(pod, KUBERNETES, strict=True)
 
 
-@of_each_overlay
+def test_no_service_breaks_rules_of_knative_that_its_schema_does_not_tell(overlay: Path) -> None:
+    for each in filter(is_knative, built(overlay)):
+        spec = each["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        names = [variable["name"] for variable in container["env"]]
+        assert len(names) == len(set(names))
+        assert {"PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"}.isdisjoint(names)
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
+        for mount in container["volumeMounts"]:
+            assert mount["mountPath"] not in ("/", "/dev", "/dev/log")
+            ours = volumes[mount["name"]].keys() & {"emptyDir", "persistentVolumeClaim"}
+            assert ours or mount["readOnly"], mount["name"]
+        # Without a period of its own Knative probes every 50 ms, and takes no other terms.
+        assert container["readinessProbe"].keys() == {"httpGet"}
+
+
 def test_nothing_runs_without_limits_or_with_rights_that_it_does_not_need(overlay: Path) -> None:
     seen = list(containers(overlay))
     assert len(seen) >= 5
@@ -136,7 +183,6 @@ def test_nothing_runs_without_limits_or_with_rights_that_it_does_not_need(overla
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
 
 
-@of_each_overlay
 def test_nobody_may_ask_kubernetes_anything(overlay: Path) -> None:
     assert {each["kind"] for each in built(overlay)}.isdisjoint(
         {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
@@ -147,7 +193,6 @@ def test_nobody_may_ask_kubernetes_anything(overlay: Path) -> None:
         assert pod["automountServiceAccountToken"] is False and pod["serviceAccountName"] in accounts, name
 
 
-@of_each_overlay
 def test_there_is_no_secret_and_every_one_that_is_named_can_be_made(overlay: Path) -> None:
     assert not [each for each in built(overlay) if each["kind"] == "Secret"]
     keys = {
@@ -160,7 +205,6 @@ def test_there_is_no_secret_and_every_one_that_is_named_can_be_made(overlay: Pat
     assert keys == {("sie-nats-users", user) for user in users} | {("sie-tokens", "admin"), ("sie-tokens", "read")}
 
 
-@of_each_overlay
 def test_every_setting_that_a_pod_is_given_is_one_of_its_process(overlay: Path) -> None:
     maps = {each["metadata"]["name"]: each["data"] for each in built(overlay) if each["kind"] == "ConfigMap"}
     for name, container in containers(overlay):
@@ -178,7 +222,6 @@ def test_every_setting_that_a_pod_is_given_is_one_of_its_process(overlay: Path) 
         settings.read(kind, told)
 
 
-@of_each_overlay
 def test_every_image_is_one_that_is_built_and_has_a_tag(overlay: Path) -> None:
     told = values.load(overlay)
     ready = [bundle.image for bundle in bundle_spec.load() if bundle.status == "ready"]
@@ -193,7 +236,6 @@ def test_every_image_is_one_that_is_built_and_has_a_tag(overlay: Path) -> None:
         assert container["imagePullPolicy"] == "IfNotPresent", name
 
 
-@of_each_overlay
 def test_every_service_is_for_this_cluster_alone_unless_its_values_say_otherwise(overlay: Path) -> None:
     public = values.load(overlay).public
     for each in filter(is_knative, built(overlay)):
@@ -201,7 +243,6 @@ def test_every_service_is_for_this_cluster_alone_unless_its_values_say_otherwise
         assert hidden is not (public and each["metadata"]["name"] == "sie-ingress")
 
 
-@of_each_overlay
 def test_policies_and_budgets_select_pods_that_there_are(overlay: Path) -> None:
     names = {
         template["metadata"]["labels"]["app.kubernetes.io/name"]
@@ -218,7 +259,6 @@ def test_policies_and_budgets_select_pods_that_there_are(overlay: Path) -> None:
         assert wanted <= names, each["metadata"]["name"]
 
 
-@of_each_overlay
 def test_everything_is_in_the_namespace_that_its_addresses_name(overlay: Path) -> None:
     told = values.load(overlay)
     for each in built(overlay):
@@ -229,7 +269,6 @@ def test_everything_is_in_the_namespace_that_its_addresses_name(overlay: Path) -
         assert service["metadata"]["name"] in demand
 
 
-@of_each_overlay
 def test_nats_has_room_for_what_the_streams_set_aside_and_a_server_for_each_copy(overlay: Path) -> None:
     told = values.load(overlay)
     config = settings.read(sie_config.settings.Settings, component.settings_of(told)["config"])

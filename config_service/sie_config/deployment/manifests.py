@@ -162,7 +162,7 @@ def _pod(bundle: BundleSpec, profile: MachineProfile, lane: Lane, values: Values
                 "startupProbe": probe(STARTUP_S),
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": PORT}},
                 "securityContext": restricted(),
-                "volumeMounts": [{"name": name, "mountPath": path} for name, path, _ in volumes],
+                "volumeMounts": [_mount(name, path, source) for name, path, source in volumes],
             }
         ],
         "volumes": [{"name": name, **source} for name, _, source in volumes],
@@ -206,6 +206,11 @@ def _volumes(values: Values) -> list[tuple[str, str, Json]]:
         ("tmp", "/tmp", {"emptyDir": {"sizeLimit": "1Gi"}}),
         *authority,
     ]
+
+
+def _mount(name: str, path: str, source: Json) -> Json:
+    """A volume in its place. What comes from Kubernetes is read; Knative refuses to mount it otherwise."""
+    return {"name": name, "mountPath": path} | ({"readOnly": True} if "configMap" in source else {})
 
 
 def _nodes(profile: MachineProfile, lane: Lane, values: Values) -> Json:
