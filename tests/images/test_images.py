@@ -62,7 +62,7 @@ def run(sizes: str, nats_url: str, tmp_path: Path) -> Iterator[Run]:
 
         def start(image: str, *command: str, **env: str) -> Container:
             root, config = stack.enter_context(containers.mounted(f"dev.local/{image}:{TAG}"))
-            env = {"SIE_NATS_URL": nats_url, "PORT": str(free_port())} | env
+            env = {"SIE_NATS_URL": nats_url.replace("127.0.0.1", "localhost"), "PORT": str(free_port())} | env
             container = Container(root, config, env, cache, tmp_path / f"{image}.log", command)
             stack.callback(container.kill)
             return container
