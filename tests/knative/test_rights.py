@@ -85,7 +85,7 @@ def test_real_processes_do_all_that_they_do_and_the_server_refuses_nothing(deplo
 
 async def _by_event(deployment: Guarded) -> None:
     """An event of a producer, whose result comes to an inbox of its own."""
-    producer = await nats.connect(deployment.user_url("producer"), inbox_prefix=b"_INBOX.producer")
+    producer = await nats.connect(deployment.user_url("producer").split(","), inbox_prefix=b"_INBOX.producer")
     results: asyncio.Queue[Msg] = asyncio.Queue()
     await producer.subscribe("_INBOX.producer.results", cb=results.put)
     headers = {
