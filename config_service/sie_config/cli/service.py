@@ -170,8 +170,8 @@ class ConfigService:
             return self._of(self._service, send)
         except ConnectionFailedError as error:
             error.hint = (
-                "In a cluster: kubectl port-forward -n sie service/sie-config 8081:80, and"
-                " --config-url http://127.0.0.1:8081."
+                "In a cluster this address is known inside of it alone: run the command there, in a Job or a runner"
+                " (docs/gitops.md), or give --config-url an address that leads to it."
             )
             raise
 
