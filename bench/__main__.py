@@ -19,6 +19,7 @@ TABLES = (
     "compression",
     "sdk",
     "catalogue",
+    "propagation",
 )
 
 
