@@ -28,6 +28,7 @@ class Activator:
     def __init__(self, port: int) -> None:
         self.deployment: Deployment | None = None
         self.woken = 0
+        self._closed = False
         self.starting = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", port))
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -35,6 +36,8 @@ class Activator:
 
     def close(self) -> None:
         self._listener.close()
+        with self.starting:  # who starts it now is done with it
+            self._closed = True
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -45,6 +48,9 @@ class Activator:
     def _serve(self, near: socket.socket) -> None:
         assert self.deployment is not None
         with self.starting:
+            if self._closed:
+                near.close()
+                return
             if "config" not in self.deployment._processes or not self.deployment.alive("config"):
                 self.woken += 1
                 self.deployment.start("config")
