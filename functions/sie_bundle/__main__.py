@@ -25,7 +25,7 @@ async def main() -> None:
     registry = Registry()
     mirror = Mirror(broker.config, registry)
     broker.on_back.append(mirror.look_soon)
-    await mirror.snapshot()
+    await process.patiently(mirror.snapshot)  # a cluster of NATS servers may just elect its leaders
     bundle = Bundle(broker, registry, setting)
     mirror.changed = bundle.worker.update_pulls
     async with process.serving(bundle.door.app(), setting.host, process.port()):

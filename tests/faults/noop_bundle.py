@@ -146,7 +146,7 @@ async def main() -> None:
     registry = Registry(spec(model, lane) for model in filter(None, own.models.split(",")))
     mirror = Mirror(broker.config, registry)
     if not own.models:
-        await mirror.snapshot()
+        await process.patiently(mirror.snapshot)
     noop = Noop(own)
 
     def loaded() -> tuple[str, ...]:
