@@ -141,10 +141,7 @@ class Writer:
         Raises:
             ConfigWriterBusyError: the broker is away.
         """
-        try:
-            value = await self._bucket.get(store.request_key(key))
-        except QueueUnavailableError as error:
-            raise _busy("The broker does not answer.") from error
+        value = await self._kept(store.request_key(key))
         return None if value is None else store.read_recorded(value)
 
     async def history(self, before: int | None = None, limit: int = 50) -> list[Event]:
@@ -167,10 +164,7 @@ class Writer:
         Raises:
             ConfigWriterBusyError: the broker is away.
         """
-        try:
-            value = await self._bucket.get(store.event_key(epoch))
-        except QueueUnavailableError as error:
-            raise _busy("The broker does not answer.") from error
+        value = await self._kept(store.event_key(epoch))
         return None if value is None else store.read_event(value)
 
     async def at(self, epoch: int) -> dict[str, Stored]:
@@ -190,6 +184,12 @@ class Writer:
         if now != epoch:
             raise NotFoundError(f"History does not reach back to epoch {epoch}.", field="epoch", limit=f"from {now}")
         return {model: each for model, each in stored.items() if each is not None}
+
+    async def _kept(self, key: str) -> bytes | None:
+        try:
+            return await self._bucket.get(key)
+        except QueueUnavailableError as error:
+            raise _busy("The broker does not answer.") from error
 
     async def _lead(self) -> None:
         log.info("writing the catalogue from here")
