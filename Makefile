@@ -1,6 +1,7 @@
 # Everything a person or CI does, one word each. Nothing but Python 3.11+ with venv is needed beforehand.
 #   make run            set up, start, send one request from zero, keep serving (PORT=9000, ONCE=1)
-#   make test           set up and pass every test (ARGS="-k ingress" for some)
+#   make test           set up and pass every test (ARGS="-k ingress" for some, TESTERS=0 for one after the other)
+#   make e2e            the whole platform on a real Knative: the kit beside the checkout, or KUBECONFIG's cluster; SKIPPED without
 #   make check          lint, format and types
 #   make bench          the measured tables of bench/
 #   make fuzz           a million broken requests, and half an hour of schemathesis (FUZZ=100000 for fewer)
@@ -10,6 +11,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 PORT   ?= 8080
 BIN    := $(VENV)/bin
+# Test files that run at a time: most wait for processes, not for a core.
+TESTERS ?= 2
 MODEL  := sentence-transformers/all-MiniLM-L6-v2
 
 # torch from PyPI brings several GB of CUDA packages. Without an NVIDIA driver its CPU index is used where it is reached;
@@ -21,7 +24,7 @@ TORCH_INDEX := $(shell command -v nvidia-smi >/dev/null 2>&1 || \
 endif
 PIP := $(BIN)/python -m pip install -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: install run test check format bench fuzz build images clean
+.PHONY: install run test e2e check format bench fuzz build images clean
 .DELETE_ON_ERROR:
 
 install: $(VENV)/.local
@@ -44,7 +47,10 @@ run: $(VENV)/.local
 
 test: $(VENV)/.dev
 	@$(BIN)/sie fetch $(MODEL)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile $(ARGS)
+
+e2e: $(VENV)/.dev
+	@$(BIN)/python -m tests.cluster $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

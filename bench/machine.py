@@ -1,9 +1,9 @@
 """``python -m bench.machine FOLDER CALLS``: how fast this machine multiplies matrices of the model's shapes, and how
 near our engine comes in one process. Run by ``compare`` as a child that answers the orders of ``worker``.
 
-The machine's rate is that of oneDNN's linear layers with prepacked weights and nothing between them, over as many
-tokens as one documents request holds (about 3,000), in the numbers our engine computes with. Measured: per token that
-is as fast as any count from 256 on; at 12,000 it is a quarter slower, since the states no longer fit the caches.
+The machine's rate is that of our linear layers with nothing between them, over as many tokens as one documents request
+holds (about 3,000), in the numbers our engine computes with. Measured: per token that is as fast as any count from 256
+on; at 12,000 it is a quarter slower, since the states no longer fit the caches.
 """
 
 from __future__ import annotations
@@ -59,21 +59,23 @@ def linear_layers(folder: Path, tokens: int, precision: str) -> Callable[[], Non
     """All the model's linear layers over ``tokens`` random rows, each layer with weights of its own."""
     import torch
 
+    from sie_bundle.engine.linear import linear
+    from sie_bundle.engine.precision import arithmetic
+
     layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     dtype = getattr(torch, precision)
-    run = torch.ops.mkldnn._linear_pointwise
-    inputs = {width: torch.randn(tokens, width).to(dtype) for width, _ in shapes(folder)}
-
-    def prepared(width: int, out: int) -> tuple[Any, Any, Any]:
-        weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(out, width).to(dtype), None)
-        return inputs[width], weight, torch.zeros(out, dtype=dtype)
-
-    products = [prepared(width, out) for _ in range(layers) for width, out in shapes(folder)]
+    computed = arithmetic(torch.device("cpu"), dtype)
+    inputs = {width: torch.randn(tokens, width).to(computed) for width, _ in shapes(folder)}
+    products = [
+        (linear(torch.randn(out, width).to(dtype), torch.zeros(out, dtype=dtype)), inputs[width])
+        for _ in range(layers)
+        for width, out in shapes(folder)
+    ]
 
     def all_layers() -> None:
         with torch.inference_mode():
-            for rows, weight, bias in products:
-                run(rows, weight, bias, "none", [], "none")
+            for product, rows in products:
+                product(rows)
 
     return all_layers
 

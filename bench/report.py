@@ -146,7 +146,7 @@ def _machine(measured: Measured, tokens: float, cores: str) -> None:
             f"{rate_of_cpu(readings) / limit_of_cpu:.0%}",
         ]
         for what, readings in (
-            (f"matrix products alone (oneDNN, prepacked, {measured.precision})", measured.gemm),
+            (f"matrix products alone (weights in {measured.precision})", measured.gemm),
             ("our engine in one process", measured.engine),
             ("our server", measured.readings[OURS, "documents"]),
         )

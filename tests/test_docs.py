@@ -56,12 +56,18 @@ def test_every_route_is_documented() -> None:
         assert path.replace("/v1/ids/", "/v1/jobs/") in documented
 
 
-def test_every_fault_test_has_its_row_and_every_row_its_test() -> None:
-    rows = re.findall(r"^\| .* \| `(test_\w+)` \|", text("docs/reliability.md"), re.MULTILINE)
+@pytest.mark.parametrize(
+    ("real_knative", "files", "kept"),
+    [(False, "faults/test_*.py", "pytest.mark.e2e"), (True, "cluster/test_fault_*.py", "pytest.mark.cluster")],
+)
+def test_every_fault_test_has_its_row_and_every_row_its_test(real_knative: bool, files: str, kept: str) -> None:
+    sections = re.split(r"^(?=## )", text("docs/reliability.md"), flags=re.MULTILINE)
+    told = [section for section in sections if section.startswith("## On a real Knative") == real_knative]
+    rows = re.findall(r"^\| .* \| `(test_\w+)` \|", "".join(told), re.MULTILINE)
     tests = [
         name
-        for path in (ROOT / "tests/faults").glob("test_*.py")
-        if "pytest.mark.e2e" in (source := path.read_text())
+        for path in (ROOT / "tests").glob(files)
+        if kept in (source := path.read_text())
         for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)
     ]
     assert sorted(rows) == sorted(tests)

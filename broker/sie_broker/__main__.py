@@ -58,7 +58,7 @@ async def lead(broker: Broker, setting: Settings) -> None:
         log.info("holding demand at %s", setting.demand_url)
         policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
         table = PoolTable(broker.pools)
-        holder = Holder(broker, table, sessions, policy, setting.look_s)
+        holder = Holder(broker, table, sessions, policy, setting.look_s, provision_s=setting.provision_s)
         assigner = Assigner(broker, table, lambda: holder.pods, look_s=setting.look_s)
 
         def changed() -> None:

@@ -76,6 +76,16 @@ class Lease:
         self._told_since = False
         self._blind_at: float | None = None
         self._heard = asyncio.Event()
+        self._claimed = False
+
+    def claim(self) -> None:
+        """Have it, whoever holds it: our next attempt comes at once and takes it.
+
+        The other learns of it at its next renewal, so this is only for what is fenced with `token`.
+        """
+        if not self.token:
+            self._claimed = True
+            self._heard.set()
 
     @property
     def token(self) -> int:
@@ -141,7 +151,7 @@ class Lease:
         try:
             entry = await self._bucket.read(self._name)
             now = time.monotonic()
-            if entry.value is not None and not self._is_ours(entry.value):
+            if entry.value is not None and not self._is_ours(entry.value) and not self._claimed:
                 self._stand_by(entry, now)
                 return Outcome.OTHERS
             if entry.value is None and self._predecessor_may_be_blind(now):
@@ -154,7 +164,7 @@ class Lease:
             return Outcome.UNKNOWN
         # Counted from before the write: the server counts from when it came.
         self._token, self._until = revision, now + self._ttl_s - self._margin_s
-        self._first, self._other, self._blind_at = False, None, None
+        self._first, self._other, self._blind_at, self._claimed = False, None, None, False
         return Outcome.OURS
 
     def _stand_by(self, entry: Entry, now: float) -> None:
@@ -164,6 +174,7 @@ class Lease:
             if not self._told_since:  # a renewal that the watch missed
                 self._other_heard = now
             self._other = entry
+        self._until = 0.0
         self._first = self._told_since = False
 
     def _is_ours(self, value: bytes) -> bool:
@@ -181,7 +192,8 @@ class Lease:
     async def _rest(self, outcome: Outcome) -> None:
         """Wait until another attempt makes sense: a change, the end of the other's lease, or a renewal's time."""
         due_s = self._other_heard + self._ttl_s - time.monotonic()
-        pause = AGAIN_S if outcome is Outcome.UNKNOWN else min(self._renew_s, max(AGAIN_S, due_s))
+        soon = outcome is Outcome.UNKNOWN or self._claimed
+        pause = AGAIN_S if soon else min(self._renew_s, max(AGAIN_S, due_s))
         self._heard.clear()
         try:
             async with asyncio.timeout(pause):

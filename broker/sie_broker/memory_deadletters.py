@@ -36,6 +36,9 @@ class MemoryDeadLetters:
     async def entries(self) -> list[DeadLetter]:
         return [msgspec.structs.replace(letter, data=b"") for letter in self._letters.values()]
 
+    async def count(self) -> int:
+        return len(self._letters)
+
     async def get(self, letter_id: str) -> DeadLetter:
         return await deadletters.opened(self._broker.payloads, self._kept(letter_id))
 

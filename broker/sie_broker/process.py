@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -49,6 +50,17 @@ def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
     except KeyboardInterrupt:
         pass
     sys.exit(0)
+
+
+def began() -> float:
+    """When this process was begun, by this machine's clock, to 10 ms; before Python itself was there."""
+    try:
+        with open("/proc/self/stat") as stat:
+            # Fields are counted from the end of the name, which may hold anything.
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except OSError:  # not Linux
+        return time.time()
 
 
 def port() -> int:

@@ -141,6 +141,8 @@ class WorkerState(msgspec.Struct, frozen=True):
     """Forward passes that run now."""
     waiting_tokens: int = 0
     """Tokens that wait for them."""
+    fault: str = ""
+    """Why it could not start; it is on its way out."""
 
 
 class Entry(NamedTuple):

@@ -25,6 +25,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Works that one pod clears in a second, until that was measured."""
     session_s: Positive = 60.0
     """Length of a demand session, +-20 %; well below the activator's timeout."""
+    provision_s: Positive = 900.0
+    """How long a lane's first worker may take to come: a node, its image, its start. Then its callers are told why."""
     look_s: Positive = 0.5
     """How often the queue is looked at, wakes aside."""
     reply_sinks: str = ""

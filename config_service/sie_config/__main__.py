@@ -37,7 +37,7 @@ async def main() -> None:
     """Start, serve, leave on SIGTERM."""
     setting = settings.read(Settings)
     baseline = {spec.id: spec for spec in catalog.select(setting.models)}
-    registry = Registry(deployment=placement.deployment(setting.machine_profiles))
+    registry = Registry(deployment=placement.deployment(setting.machine_profiles, pools=setting.pools))
     broker = NatsBroker(setting.nats_url, name="config", limits=setting)
     stop = process.stop_signal()
     await process.connect(broker)

@@ -220,7 +220,7 @@ class Registry:
         """
         spec = self._look_up(name, field)
         if spec.status == "planned":
-            raise self._not_served(spec, field)
+            raise self.refusal(spec, field)
         return spec
 
     def model(self, name: str, field: str = "model") -> ModelSpec:
@@ -237,7 +237,8 @@ class Registry:
             spec = self._named[lower] = self._asked(model_name.parse(name, field), field, self._find)
         return spec
 
-    def _not_served(self, spec: ModelSpec, field: str) -> SIEError:
+    def refusal(self, spec: ModelSpec, field: str = "model") -> SIEError:
+        """What requests for a model get that is not served; ``field``: see `resolve`."""
         if self.deployment is not None:
             place = placement.place(self._written[spec.id.lower()], self.deployment)
             if not place.planned:

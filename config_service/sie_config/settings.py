@@ -18,6 +18,8 @@ class Settings(Limits, frozen=True, kw_only=True):
     """Which models to serve: ids separated by commas, or a folder of specs. Empty: the whole catalogue."""
     machine_profiles: str = "cpu"
     """The machine profiles that are deployed, separated by commas, in any order."""
+    pools: str = ""
+    """The pools that workers are started in (``SIE_POOL``), separated by commas; empty: whichever a spec names."""
     admin_token: str = ""
     """Bearer tokens, separated by commas, of those who may change the catalogue; empty: nobody may."""
     config_sink: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 import uuid
 
 from sie_broker import process
@@ -17,21 +18,28 @@ from sie_sdk import settings
 
 async def main() -> None:
     """Start, pull, drain on SIGTERM."""
-    warming = Warming()
+    warming, imported = Warming(), time.time()
     setting = settings.read(Settings)
     stop = process.stop_signal()
     broker = NatsBroker(setting.nats_url, name=f"bundle-{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
+    connected = time.time()
     registry = Registry()
     mirror = Mirror(broker.config, registry)
     broker.on_back.append(mirror.look_soon)
     await process.patiently(mirror.snapshot)  # a cluster of NATS servers may just elect its leaders
     bundle = Bundle(broker, registry, setting)
+    bundle.presence.milestone("imports", imported)
+    bundle.presence.milestone("connected", connected)
     mirror.changed = bundle.worker.update_pulls
     async with process.serving(bundle.door.app(), setting.host, process.port()):
         following = asyncio.create_task(mirror.follow())
-        if await process.unless(stop, bundle.start(warming)):
-            await stop.wait()
+        try:
+            if await process.unless(stop, bundle.start(warming)):
+                await stop.wait()
+        except Exception as error:
+            await bundle.presence.cannot_start(error)
+            raise
         following.cancel()
         await bundle.drain()
     await broker.close()

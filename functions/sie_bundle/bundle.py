@@ -7,9 +7,9 @@ drain with a deadline. Not here: the process (``__main__``), the broker it is gi
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
-import os
 import sys
 import threading
 from collections.abc import Coroutine, Iterable
@@ -22,12 +22,13 @@ from sie_broker.contract import Broker
 from sie_broker.pools.pool import Assignment
 from sie_broker.records import Lane, LoadFailure
 from sie_bundle.door import Door
+from sie_bundle.engine import cores
 from sie_bundle.engine.executor import Executor
 from sie_bundle.membership import Membership
 from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import Operation
 from sie_bundle.presence import Counts, Presence
-from sie_bundle.residency.memory import Memory
+from sie_bundle.residency.memory import Memory, keep_freed
 from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
@@ -63,7 +64,10 @@ class Warming(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        # What is imported stays: looking through it again and again while it grows takes a seventh of the import.
+        gc.disable()
         try:
+            cores.keep_awake()
             importlib.import_module(ENGINE)
             # numpy's own threads would compete with the forward passes for the cores; its products here are small.
             importlib.import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
@@ -73,6 +77,8 @@ class Warming(threading.Thread):
             process.collect_less()
         except Exception as error:
             self.failure = error
+        finally:
+            gc.enable()
 
     async def done(self) -> None:
         """Return when the engine is there; raise what its import raised."""
@@ -87,6 +93,7 @@ class Bundle:
     def __init__(self, broker: Broker, registry: Registry, settings: Settings) -> None:
         self._settings = settings
         lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
+        keep_freed()
         self._pinned = _named(registry, settings.pinned_models.split(","), lane)
         self.residency = Residency(
             weights_dir=Path(settings.weights_dir) if settings.weights_dir else None,
@@ -102,13 +109,16 @@ class Bundle:
         )
         # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the
         # second thread of a short batch.
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        streams = settings.streams or (min(cores, STREAMS) if settings.device == "cpu" else 1)
+        count = cores.available()
+        streams = settings.streams or (min(count, STREAMS) if settings.device == "cpu" else 1)
+        threads = settings.threads or max(1, count // streams)
         self.executor = Executor(
             max_batch_tokens=settings.batch_tokens or BATCH_TOKENS.get(settings.device, 16_384),
             max_batch_s=settings.batch_s,
             streams=streams,
-            threads=settings.threads or max(1, cores // streams),
+            threads=threads,
+            alone=count if threads == 1 and count == streams else threads,
+            loading=self.residency.is_loading,
             relieve=self.residency.relieve,
         )
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
@@ -154,6 +164,7 @@ class Bundle:
 
     async def drain(self) -> None:
         """End the demand sessions, stop pulling, finish what is in hand, say goodbye."""
+        log.info("draining: %d requests in hand", self.worker.in_hand)
         self.presence.became("draining")
         self.door.draining.set()
         await self.worker.drain(self._settings.drain_s)
@@ -166,6 +177,7 @@ class Bundle:
         self.residency.close()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
+        log.info("drained: %d requests answered in all", self.worker.completed)
 
     def _told(self, assignment: Assignment | None) -> None:
         """Work for whom the assigner says, and keep loaded what that pool has pinned."""

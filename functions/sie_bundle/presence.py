@@ -15,15 +15,17 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from sie_broker import clock
+from sie_broker import clock, process
 from sie_broker.contract import Broker
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane, LoadFailure, WorkerState
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import QueueUnavailableError, SIEError
 
 log = logging.getLogger("sie.bundle.presence")
 
 BEAT_S = 1.0
+FAULT = 300
+"""Characters of the first line of what keeps it from starting."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -47,7 +49,11 @@ class Counts(NamedTuple):
 
 
 class Presence:
-    """Announces one worker. ``spawned_at``: when its start was decided, seconds since the epoch."""
+    """Announces one worker.
+
+    Args:
+        spawned_at: when its start was decided, seconds since the epoch; 0: nobody said, so when its process began.
+    """
 
     def __init__(self, broker: Broker, lane: Lane, counts: Callable[[], Counts], spawned_at: float = 0.0) -> None:
         self.worker = f"{socket.gethostname()}-{os.getpid()}"
@@ -57,12 +63,13 @@ class Presence:
         self._lane = lane
         self._home = lane.pool
         self._counts = counts
-        self._spawned_at = spawned_at or time.time()
+        self._spawned_at = spawned_at or process.began()
         self._changed = asyncio.Event()
+        self._fault = ""
 
-    def milestone(self, name: str) -> None:
-        """Note when a step of the start-up was done; the first time counts."""
-        self.startup.setdefault(name, round(time.time() - self._spawned_at, 3))
+    def milestone(self, name: str, at: float | None = None) -> None:
+        """Note when a step of the start-up was done: now, or ``at`` (``time.time()``); the first time counts."""
+        self.startup.setdefault(name, round((at or time.time()) - self._spawned_at, 3))
 
     def became(self, state: Literal["ready", "draining"]) -> None:
         """Change the state and tell it at once."""
@@ -89,6 +96,7 @@ class Presence:
             **self._counts()._asdict(),
             memory_bytes=_resident_bytes(),
             startup=self.startup,
+            fault=self._fault,
         )
 
     async def beat(self) -> None:
@@ -104,6 +112,15 @@ class Presence:
                     await self._changed.wait()
             except TimeoutError:
                 pass
+
+    async def cannot_start(self, error: Exception) -> None:
+        """Tell why this worker leaves before it was ready: callers are told so when no other comes."""
+        code = error.code if isinstance(error, SIEError) else type(error).__name__
+        self.state, self._fault = "draining", f"{code} {str(error).partition(chr(10))[0]}"[:FAULT]
+        try:
+            await self._broker.beat(self.now())
+        except QueueUnavailableError as unheard:
+            log.warning("left without a word: %s", unheard)
 
     async def goodbye(self) -> None:
         """Take the worker off the table."""

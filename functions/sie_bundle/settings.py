@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -39,8 +39,9 @@ class Settings(msgspec.Struct, frozen=True):
     """The most seconds one forward pass may be expected to take, for those who wait behind it."""
     device: str = "cpu"
     """Where models run, as torch names it: ``cpu``, ``cuda``, ``cuda:1``."""
-    precision: str = "auto"
-    """``auto``: bfloat16 where the device computes with it natively, else float32. Or one of the two, or float16."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """``auto``: bfloat16 where the device computes with it natively; on other CPUs float16 for the weights, float32 for
+    what is computed with them. Or one of the three."""
     model_bytes: int = 8 * 1024**3
     """The most bytes of models on the device; the least recently used goes first."""
     host_bytes: int = 8 * 1024**3

@@ -98,6 +98,8 @@ class Worker:
         await self._pulls.close()
         if self._in_hand:
             _, late = await asyncio.wait(self._in_hand, timeout=within_s)
+            if late:
+                log.warning("%d requests are given back, not done after %g s", len(late), within_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

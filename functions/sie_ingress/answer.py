@@ -29,6 +29,9 @@ from sie_sdk.types import JobStatus
 
 log = logging.getLogger("sie.ingress")
 
+TOLD_LATE_S = 10.0
+"""So late a cold start is no longer told of as if it were on time."""
+
 _TIMES = {
     "X-Queue-Time": "queue_ms",
     "X-Tokenization-Time": "tokenization_ms",
@@ -84,14 +87,16 @@ def measured(head: Head) -> dict[str, str]:
     return headers
 
 
-def from_job(job: Job, retry_after: float, held_s: float | None) -> Response:
-    """202: the work is queued; where to ask and when. ``held_s``: the ``Prefer: wait`` that was honoured."""
-    status = JobStatus(
-        id=job.id,
-        state="queued",
-        retry_after_s=round(retry_after, 1),
-        message=f"Your job is queued; its answer is expected in about {retry_after:.0f} s.",
-    )
+def from_job(job: Job, retry_after: float, held_s: float | None, late_s: float = 0.0) -> Response:
+    """202: the work is queued; where to ask and when. ``held_s``: the ``Prefer: wait`` that was honoured.
+
+    ``late_s``: how long its first worker should have been there.
+    """
+    expected = f"its answer is expected in about {retry_after:.0f} s"
+    if late_s >= TOLD_LATE_S:
+        expected = f"its first worker should have been there {late_s:.0f} s ago, and may still come"
+    message = f"Your job is queued; {expected}."
+    status = JobStatus(id=job.id, state="queued", retry_after_s=round(retry_after, 1), message=message)
     headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": http_refusals.seconds(retry_after)}
     if held_s is not None:
         headers["Preference-Applied"] = f"wait={held_s:g}"
@@ -113,6 +118,11 @@ def prefer_wait(prefer: str | None, limit_s: float) -> float | None:
                 )
             return min(seconds, limit_s)
     return None
+
+
+def prefers_job(prefer: str | None) -> bool:
+    """Whether the caller asked for a job, whatever it might wait for: ``Prefer: respond-async``."""
+    return any(preference.strip().lower() == "respond-async" for preference in (prefer or "").split(","))
 
 
 def refuse(error: SIEError, path: str = "") -> Response:

@@ -20,12 +20,13 @@ from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.cluster_metrics import ClusterGauges
 from sie_ingress.compression import Compressed
 from sie_ingress.config_status import Applied
 from sie_ingress.configs import Configs
 from sie_ingress.dialects.speaking import Dialects
 from sie_ingress.event_requests import EventRequests
-from sie_ingress.events import Events
+from sie_ingress.events import ROUTE, Events, EventsAtRoot
 from sie_ingress.express import Express
 from sie_ingress.health import Health, alive, page
 from sie_ingress.held import Held
@@ -79,7 +80,7 @@ def app(
     Raises:
         ConfigurationError: ``reply_sinks``, ``reply_subjects`` or ``default_models`` is wrong.
     """
-    metrics = Metrics()
+    metrics = Metrics(broker.dead.count)
     access = Access(settings.admin_token, settings.config_read_token)
     answers = Answers(registry, metrics)
     admission = Admission(settings.tenant_in_flight)
@@ -91,6 +92,7 @@ def app(
     events = Events(requests, lanes, answers, settings)
     dialects = Dialects(inference, registry, lanes, answers, settings)
     models, health = Models(registry, lanes), Health(lanes, registry)
+    metrics.registry.register(ClusterGauges(health.seen))
     watch = Watch(registry, health.seen, lambda: readiness.ready)
     configs = Configs(registry, state, lanes, ingresses, access)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
@@ -99,7 +101,7 @@ def app(
     ingress = Starlette(
         routes=[
             *(Route(f"/v1/{name}/{{model:path}}", partial(inference.serve, name), methods=["POST"]) for name in CHECKS),
-            Route("/v1/events", events.serve, methods=["POST"]),
+            Route(ROUTE, events.serve, methods=["POST"]),
             Route("/v1/jobs/{job}", jobs.__call__, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET"]),
@@ -115,6 +117,7 @@ def app(
             *OpenApi(registry, settings, () if pools.assigns else (PoolsUnsupportedError,)).routes(),
         ],
         middleware=[
+            Middleware(EventsAtRoot),
             Middleware(Counted, metrics),
             Middleware(Identified),
             Middleware(Compressed),

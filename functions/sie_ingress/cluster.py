@@ -30,7 +30,10 @@ class Summary(Struct, frozen=True):
 
 
 class LaneRow(Struct, frozen=True):
-    """A lane: ``waiting`` works are queued or in hand, of which one pod clears ``rate`` in a second."""
+    """A lane: ``waiting`` works are queued or in hand, of which one pod clears ``rate`` in a second.
+
+    ``failure``: why no pod comes, when that is given up.
+    """
 
     pool: str
     bundle: str
@@ -41,6 +44,7 @@ class LaneRow(Struct, frozen=True):
     wanted: int
     live: int
     bundle_config_hash: str
+    failure: str
 
 
 class WorkerRow(Struct, frozen=True):
@@ -87,7 +91,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     ``configured_gpu_types`` are the machine profiles of the catalogue, ``live_gpu_types`` those with a worker.
 
     ``status`` is ``degraded`` while nobody tells how a lane with work or workers stands: the demand leader or NATS is
-    away. No worker at all is healthy: they come with work.
+    away; and while a lane has failed. No worker at all is healthy: they come with work.
     """
 
     timestamp: float
@@ -107,10 +111,11 @@ def seen(
     """What there is to tell at ``now``, seconds since the epoch; ``qps``: see `throughput.Throughput`."""
     workers = sorted(workers, key=lambda worker: worker.worker)
     rows = [row(worker) for worker in workers]
+    lanes = [_lane(registry, status, now) for status in statuses]
     told = [not status.at_rest and now - status.at > BELIEVED_S for status in statuses]
     return Cluster(
         timestamp=now,
-        status="degraded" if any(told) else "healthy",
+        status="degraded" if any(told) or any(lane.failure for lane in lanes) else "healthy",
         configured_gpu_types=sorted({lane.profile for spec in registry.specs() for lane in lanes_of(spec)}),
         live_gpu_types=sorted({worker.lane.profile for worker in workers if worker.state == "ready"}),
         cluster=Summary(
@@ -119,13 +124,13 @@ def seen(
             models_loaded=len({model for worker in workers for model in worker.models}),
             total_qps=round(qps, 3),
         ),
-        lanes=[_lane(registry, status) for status in statuses],
+        lanes=lanes,
         workers=rows,
         models=_models(registry, workers),
     )
 
 
-def _lane(registry: Registry, status: LaneStatus) -> LaneRow:
+def _lane(registry: Registry, status: LaneStatus, now: float) -> LaneRow:
     lane = status.lane
     return LaneRow(
         pool=lane.pool,
@@ -136,6 +141,7 @@ def _lane(registry: Registry, status: LaneStatus) -> LaneRow:
         measured=status.measured,
         wanted=status.wanted,
         live=status.live,
+        failure=status.failure if now - status.at < BELIEVED_S and not status.live else "",
         # A pool's workers have the specs of the default one.
         bundle_config_hash=registry.hash_of(lane) or registry.hash_of(service_of(lane)),
     )

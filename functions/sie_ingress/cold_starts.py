@@ -40,16 +40,25 @@ class ColdStarts:
         """Work was queued on a cold lane; from now on a cold start is being measured."""
         self._woken.setdefault(lane, self._clock())
 
+    def rested(self, lane: Lane, at: float) -> None:
+        """Nobody was up at ``at``, and nothing asked for anybody: what was woken before has come to nothing."""
+        if self._woken.get(lane, at) < at:
+            del self._woken[lane]
+
+    def given_up(self, lane: Lane) -> None:
+        """How long it takes to mend what keeps a lane's workers away says nothing of how long they take to come."""
+        self._woken.pop(lane, None)
+
     def ready(self, lane: Lane, *, started: bool) -> None:
         """A worker serves the lane. ``started``: it came up for it, and was not only moved there."""
         woken = self._woken.pop(lane, None)
         if woken is not None and started:
             self._measured(lane, self._clock() - woken)
 
-    async def left_s(self, lane: Lane) -> float:
+    async def left_s(self, lane: Lane, missing_since: float = 0.0) -> float:
         """Seconds until a woken lane is expected to be up: the median cold start less what has passed of it.
 
-        Below 0 it is late by so much.
+        Below 0 it is late by so much. ``missing_since``: since when its workers are missed, as others know; 0: nobody.
 
         The workers of a pool start in the default one, so theirs count where none are known of its own.
         """
@@ -59,7 +68,7 @@ class ColdStarts:
         known = self._taken[lane] or self._taken[service_of(lane)]
         expected = statistics.median(known or [self._default_s])
         now = self._clock()
-        return expected - (now - self._woken.get(lane, now))
+        return expected - (now - min(self._woken.get(lane, now), missing_since or now))
 
     async def _recall(self, lane: Lane) -> None:
         try:

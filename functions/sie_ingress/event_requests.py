@@ -65,7 +65,9 @@ class EventRequests:
         self.allowed = allowed
         self._max_bytes = max_bytes
 
-    async def check(self, event: CloudEvent, now: float, prefix: str = "", trace: Trace | None = None) -> Wanted:
+    async def check(
+        self, event: CloudEvent, now: float, prefix: str = "", trace: Trace | None = None, reply_to: str = ""
+    ) -> Wanted:
         """Look into an event that came at ``now``; nothing is accepted yet.
 
         Args:
@@ -73,6 +75,7 @@ class EventRequests:
             now: seconds since the epoch.
             prefix: goes before the names of its attributes in errors: ``ce-``, or ``[3].`` in a batch.
             trace: its request's; the event's own comes first.
+            reply_to: where its result goes, when it does not say itself.
 
         Raises:
             InvalidInputError, NotFoundError, DeadlineExceededError: it can never succeed as it is; names what is wrong.
@@ -81,9 +84,9 @@ class EventRequests:
         asked = exchange.read(event, prefix)
         terms = event_terms(event, now, prefix)
         own_id = job_of(event, terms.tenant)
-        to = exchange.extension(event, "replyto")
-        if to:
-            self.allowed.check(to, f"{prefix}replyto")
+        own_to = exchange.extension(event, "replyto")
+        if to := own_to or reply_to:
+            self.allowed.check(to, f"{prefix if own_to else ''}replyto")
         pool = exchange.extension(event, "pool")
         own = trace_context.read([exchange.extension(event, "traceparent")], [exchange.extension(event, "tracestate")])
         trace = own or trace
@@ -126,7 +129,8 @@ class EventRequests:
             await sinks.keep(self._broker.sinks, wanted.job, wanted.sink)
             hold_s = 0.0
         try:
-            holds = Holds(hold_s, hold_s, wanted.cause, answers=hold_s > 0)
+            # Senders of events do not wait: they would give the event up, or lose it.
+            holds = Holds(hold_s, hold_s, wanted.cause, answers=hold_s > 0, queued_anyway=True)
             return await self._inference.place(wanted.checked, holds)
         except IdempotencyMismatchError:
             raise IdempotencyMismatchError(

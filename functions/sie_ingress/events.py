@@ -1,7 +1,8 @@
 """``POST /v1/events``: CloudEvents of anybody, in binary or structured mode or in a batch, and their answers.
 
-Owns the answers, which keep the delivery contract of a Knative Trigger: 2xx only once the work is durable, 4xx for what
-no retry will mend, 429 and 503 for what one may. What an event is and how it is placed stands in ``event_requests``.
+Owns the way there of events that are posted to ``/``, and the answers, which keep the delivery contract of a Knative
+Trigger: 2xx only once the work is durable, 4xx for what no retry will mend, 429 and 503 for what one may. What an event
+is and how it is placed stands in ``event_requests``.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import time
 
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sie_broker import http_refusals
 from sie_broker.events import binding, exchange
@@ -28,6 +31,8 @@ from sie_ingress.settings import Settings
 from sie_sdk import refusals, wire
 from sie_sdk.errors import PayloadTooLargeError, SIEError
 
+ROUTE = "/v1/events"
+"""Where events are posted."""
 MAX_BATCH = 1000
 """The most events in one batch."""
 _AT_ONCE = 32
@@ -46,17 +51,17 @@ class Events:
         """Accept what came, or refuse it in terms that its sender understands."""
         try:
             body = await read_body(request, self._settings.max_body_bytes)
-            events = binding.from_http(request.headers, body)
+            events, reply_to = binding.from_http(request.headers, body), request.query_params.get("replyto", "")
             if binding.is_batch(request.headers):
                 return await self._batch(
                     request,
                     [
-                        await self._requests.check(event, time.time(), f"[{place}].")
+                        await self._requests.check(event, time.time(), f"[{place}].", reply_to=reply_to)
                         for place, event in enumerate(_few(events))
                     ],
                 )
             prefix, trace = binding.prefix(request.headers), trace_of(request.scope)
-            wanted = await self._requests.check(events[0], time.time(), prefix, trace)
+            wanted = await self._requests.check(events[0], time.time(), prefix, trace, reply_to)
             return await self._one(request, wanted)
         except SIEError as error:
             refused = answer.refuse(error)
@@ -125,6 +130,23 @@ class Events:
             raise max(failures, key=lambda error: (error.retry_after is not None, error.retry_after or 0.0))
         jobs = [{"id": each.job, "location": f"/v1/jobs/{each.job}"} for each in wanted]
         return Response(msgspec.json.encode({"jobs": jobs}), 202, media_type=wire.JSON)
+
+
+class EventsAtRoot:
+    """ASGI middleware: an event that is posted to ``/`` goes the way of those at ``/v1/events``.
+
+    Knative's sources and Triggers post there when they are given a Service (``ksvc:``). What else is posted to ``/`` is
+    another dialect's, and no event.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        at_root = scope["type"] == "http" and scope["path"] == "/" and scope["method"] == "POST"
+        if at_root and binding.is_event(Headers(scope=scope)):
+            scope["path"] = ROUTE
+        await self._app(scope, receive, send)
 
 
 _OF_ERRORS = ("x-sie-error-code", "retry-after")

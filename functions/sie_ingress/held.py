@@ -1,7 +1,7 @@
 """Requests that are held open until their reply comes: for how long, and what lets them go together.
 
 Owns the waiting and nothing of what comes after it: a caller that is let go gets its job (``submit``). When the ingress
-leaves, every held request is let go at once, so that none is cut.
+leaves, every held request is let go at once, so that none is cut; so are a lane's when its workers are given up.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+from sie_broker.records import Lane
 
 T = TypeVar("T")
 
@@ -18,7 +20,7 @@ class Held:
 
     def __init__(self) -> None:
         self._left = False
-        self._wakers: set[Callable[[], None]] = set()
+        self._wakers: dict[Callable[[], None], Lane] = {}
 
     @property
     def left(self) -> bool:
@@ -31,8 +33,13 @@ class Held:
         for wake in list(self._wakers):
             wake()
 
-    async def within(self, seconds: float, answer: Awaitable[T]) -> T | None:
-        """The answer if it comes within ``seconds`` and before `leave`; what the answer raises.
+    def let_go(self, lane: Lane) -> None:
+        """Let those go now who wait for a worker of ``lane``."""
+        for wake in [wake for wake, waits_for in self._wakers.items() if waits_for == lane]:
+            wake()
+
+    async def within(self, seconds: float, answer: Awaitable[T], lane: Lane) -> T | None:
+        """The answer if it comes within ``seconds`` and before `leave` or `let_go` of its lane; what the answer raises.
 
         A future stays usable when it did not come (a plain timeout would cancel it); a coroutine is cancelled.
         """
@@ -45,13 +52,13 @@ class Held:
 
         timer = loop.call_later(max(0.0, 0.0 if self._left else seconds), wake)
         answered.add_done_callback(wake)
-        self._wakers.add(wake)
+        self._wakers[wake] = lane
         try:
             await woken
         finally:
             timer.cancel()
             answered.remove_done_callback(wake)
-            self._wakers.discard(wake)
+            del self._wakers[wake]
             if answered is not answer and not answered.done():
                 answered.cancel()
         return answered.result() if answered.done() and not answered.cancelled() else None

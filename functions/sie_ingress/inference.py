@@ -113,6 +113,8 @@ class Inference:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(headers.get("prefer"), self._settings.request_timeout_s)
+        if held is None and answer.prefers_job(headers.get("prefer")):
+            held = 0.0
         spec = self._registry.resolve(request.path_params["model"])
         etag = self._registry.etag(spec.id)
         media = wire.body_type(headers.get("content-type"))
@@ -135,13 +137,17 @@ class Inference:
             )
         )
         # `Prefer: wait=0` asks for a job, even where the answer is known already.
-        holds = Holds(self._settings.request_timeout_s if held is None else held, held or 0.0, key, held != 0)
+        warm_s = self._settings.request_timeout_s if held is None else held
+        holds = Holds(warm_s, held or 0.0, key, answers=held != 0, queued_anyway=held == 0)
         if published.asks(request.scope):
             outcome: Reply | Job = await self._place_published(checked, holds)
         else:
             outcome = await self.place(checked, holds)
         if isinstance(outcome, Job):
-            return answer.from_job(outcome, await self._lanes.retry_after(outcome.lane), held)
+            if not holds.queued_anyway and (given_up := self._lanes.given_up(outcome.lane, outcome.id)) is not None:
+                raise given_up
+            retry_after, late_s = await self._lanes.retry_after(outcome.lane), await self._lanes.late_s(outcome.lane)
+            return answer.from_job(outcome, retry_after, held, late_s)
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
     def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:
@@ -198,10 +204,13 @@ class Inference:
 
         Raises:
             ProvisioningError, DeadlineExceededError: they send it again.
+            ProvisioningFailedError: they do not.
         """
         lane = checked.whole.lane
         if not self._lanes.live(lane):
             self._submitter.warm_up(lane)
+            if (given_up := self._lanes.given_up(lane)) is not None:
+                raise given_up
             raise ProvisioningError("No worker is up yet.", retry_after=await self._lanes.look_again_s(lane))
         reply = await self.answered(checked, holds._replace(warm_s=min(holds.warm_s, published.HELD_S)))
         if reply is None:
@@ -229,6 +238,7 @@ class Inference:
         Raises:
             IdempotencyMismatchError: its id was used for a different request.
             RateLimitedError, QueueFullError, QueueUnavailableError: not all of it was accepted.
+            ProvisioningFailedError: its lane's workers are given up.
             DeadlineExceededError: its time was over while it was held.
         """
         whole, works, sizes = checked

@@ -1,4 +1,7 @@
-"""``GET /v1/jobs/{id}``: 202 until the job is answered, then its answer. ``Prefer: wait=N`` holds up to N seconds."""
+"""``GET /v1/jobs/{id}``: 202 until the job is answered, then its answer. ``Prefer: wait=N`` holds up to N seconds.
+
+While its lane's workers are given up the answer is that (``PROVISIONING_FAILED``), and the job stays queued.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +49,20 @@ class Jobs:
                 field="job",
                 hint="A job and its result are kept for SIE_JOB_LIFETIME_S, an hour where it is not set.",
             )
-        if (replies := await self._replies(job, held or 0.0)) is not None:
+        given_up = self._lanes.given_up(job.lane) is not None
+        if (replies := await self._replies(job, 0.0 if given_up else held or 0.0)) is not None:
             return await self._answered(request, job_id, replies, job.sizes)
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
-        return answer.from_job(job, await self._lanes.retry_after(job.lane), held)
+        if (refusal := self._lanes.given_up(job.lane, job.id)) is not None:
+            raise refusal
+        retry_after, late_s = await self._lanes.retry_after(job.lane), await self._lanes.late_s(job.lane)
+        return answer.from_job(job, retry_after, held, late_s)
 
     async def _replies(self, job: Job, hold_s: float) -> list[Reply] | None:
         if hold_s <= 0:
             return await collect(self._broker.jobs, job, 0.0)
-        return await self._held.within(hold_s, collect(self._broker.jobs, job, hold_s))
+        return await self._held.within(hold_s, collect(self._broker.jobs, job, hold_s), job.lane)
 
     async def _answered(
         self, request: Request, job_id: str, replies: Sequence[Reply], sizes: Sequence[int]

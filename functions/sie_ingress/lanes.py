@@ -21,7 +21,7 @@ from sie_broker.records import Lane, WorkerState
 from sie_broker.workers import Workers
 from sie_ingress.cold_starts import ColdStarts
 from sie_ingress.throughput import Throughput
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import ProvisioningFailedError, QueueUnavailableError
 
 log = logging.getLogger("sie.ingress.lanes")
 
@@ -32,6 +32,8 @@ LOOK_S, LOOK_AT_MOST_S = 0.25, 5.0
 
 Drained = Callable[[Lane, float], None]
 """Nothing waited in the lane at that time, in seconds since the epoch."""
+GivenUp = Callable[[Lane], None]
+"""Nobody waits for the lane's workers any more."""
 
 
 def expected_s(waiting: int, rate: float, pods: int, cold_s: float) -> float:
@@ -55,6 +57,7 @@ class Lanes:
         self._workers = Workers(clock)
         self._statuses: dict[Lane, LaneStatus] = {}
         self._drained: list[Drained] = []
+        self._given_up: list[GivenUp] = []
         self._cold_starts = ColdStarts(broker.lanes, default_s, clock)
         self._throughput = Throughput()
 
@@ -100,6 +103,12 @@ class Lanes:
         known = self._statuses.get(status.lane)
         if known is None or known.at < status.at:
             self._statuses[status.lane] = status
+            if status.at_rest:
+                self._cold_starts.rested(status.lane, status.at)
+            if self.given_up(status.lane) is not None:
+                self._cold_starts.given_up(status.lane)
+                for given_up in self._given_up:
+                    given_up(status.lane)
             if not status.waiting:
                 for drained in self._drained:
                     drained(status.lane, status.at)
@@ -107,6 +116,29 @@ class Lanes:
     def on_drained(self, drained: Drained) -> None:
         """Call ``drained`` whenever a lane is seen without waiting work."""
         self._drained.append(drained)
+
+    def on_given_up(self, given_up: GivenUp) -> None:
+        """Call ``given_up`` whenever a lane is told of whose workers do not come."""
+        self._given_up.append(given_up)
+
+    def given_up(self, lane: Lane, job: str | None = None) -> ProvisioningFailedError | None:
+        """What to tell who waits for the lane, if it has no worker and none is to be expected; else None.
+
+        ``job``: the work that stays queued.
+        """
+        status = self._statuses.get(lane)
+        if status is None or not status.failure or not self._believed(status) or self.live(lane):
+            return None
+        labels = f"sie.dev/bundle={lane.bundle},sie.dev/machine-profile={lane.profile}"
+        about = {} if job is None else {"job": job, "location": f"/v1/jobs/{job}"}
+        return ProvisioningFailedError(
+            status.failure,
+            hint=f"It is tried on{', and the work stays queued' if job else ''}. Who runs this finds the reason with "
+            f"`kubectl get pods -l {labels}`, and in the logs of those pods.",
+            retry_after=LONGEST_S,
+            missing_s=round(self._clock() - status.missing_since, 1),
+            **about,
+        )
 
     def workers(self) -> list[WorkerState]:
         """Everybody heard of lately."""
@@ -132,23 +164,46 @@ class Lanes:
         ]
 
     def woken(self, lane: Lane) -> None:
-        """Work was queued on a cold lane; from now on a cold start is being measured."""
-        self._cold_starts.woken(lane)
+        """Work was queued on a cold lane; from now on a cold start is being measured, unless it is given up already."""
+        if self.given_up(lane) is None:
+            self._cold_starts.woken(lane)
 
     async def retry_after(self, lane: Lane) -> float:
         """Seconds until what is queued in the lane now should be answered: its start if it is cold, and its backlog."""
-        live = self._workers.ready(lane)
-        cold_s = 0.0 if live else max(0.0, await self._cold_starts.left_s(lane))
-        if (status := self._statuses.get(lane)) is None:
+        live, status = self._workers.ready(lane), self._statuses.get(lane)
+        cold_s = 0.0 if live else await self._start_s(lane)
+        if status is None:
             return expected_s(0, 1.0, live, cold_s)
-        return expected_s(self._waiting(status), status.rate, live or status.wanted, cold_s)
+        # More pods may be wanted than the Service's budget, which is not known here, but for what it has come to.
+        pods = live or min(status.wanted, max(1, status.granted))
+        return expected_s(self._waiting(status), status.rate, pods, cold_s)
+
+    async def late_s(self, lane: Lane) -> float:
+        """Seconds since which the lane's first worker should have been there; 0: one is, or it is not late."""
+        return 0.0 if self.live(lane) else max(0.0, -await self._left_s(lane))
+
+    async def _start_s(self, lane: Lane) -> float:
+        """Seconds until a cold lane is up: what is left of its start, or half of what it is late by now.
+
+        The later it is, the longer it may still be: who is told so asks twice, and not every second.
+        """
+        left = await self._left_s(lane)
+        return left if left >= 0 else -left / 2
+
+    async def _left_s(self, lane: Lane) -> float:
+        status = self._statuses.get(lane)
+        missing = status.missing_since if status is not None and self._believed(status) else 0.0
+        return await self._cold_starts.left_s(lane, missing)
 
     async def look_again_s(self, lane: Lane) -> float:
         """Seconds until a caller without a job should look whether the cold lane is up: half of what is left of its
         start, or a quarter of what it is late, so that nobody waits for much longer than it takes."""
-        left = await self._cold_starts.left_s(lane)
+        left = await self._left_s(lane)
         return min(LOOK_AT_MOST_S, max(LOOK_S, left / 2, -left / 4))
 
     def _waiting(self, status: LaneStatus) -> int:
         """What waits; nothing, when that was long ago: a leader that is gone says nothing any more."""
-        return status.waiting if self._clock() - status.at < BELIEVED_S else 0
+        return status.waiting if self._believed(status) else 0
+
+    def _believed(self, status: LaneStatus) -> bool:
+        return self._clock() - status.at < BELIEVED_S

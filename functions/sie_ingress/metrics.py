@@ -6,8 +6,10 @@ stages and models of the catalogue: never anything a caller can make up.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from functools import cache
 
 import prometheus_client
@@ -16,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import QueueUnavailableError, SIEError
 from sie_sdk.results import Head
 from sie_sdk.types import Timing
 
@@ -31,10 +33,11 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """The metrics of one ingress, in a registry of their own."""
+    """The metrics of one ingress, in a registry of their own. ``dead_letters``: how many there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, dead_letters: Callable[[], Awaitable[int]]) -> None:
         self.registry = CollectorRegistry()
+        self._count_dead_letters = dead_letters
         self._requests = Counter(
             "sie_ingress_requests", "HTTP requests answered.", ["operation", "code"], registry=self.registry
         )
@@ -59,6 +62,7 @@ class Metrics:
             "sie_input_tokens", "Tokens computed, special tokens included.", ["model"], registry=self.registry
         )
         self._pairs = Counter("sie_pairs", "Pairs of query and item scored.", ["model"], registry=self.registry)
+        self._dead_letters = Gauge("sie_dead_letters", "Work and results that were given up.", registry=self.registry)
         self._stages_of: dict[str, list[tuple[str, Histogram]]] = {}
         self._seen: OrderedDict[str, None] = OrderedDict()
 
@@ -94,6 +98,10 @@ class Metrics:
 
     async def page(self, request: Request) -> Response:
         """The metrics in Prometheus' text format."""
+        try:
+            self._dead_letters.set(await self._count_dead_letters())
+        except QueueUnavailableError:
+            self._dead_letters.set(math.nan)  # compares with nothing, so that no alert fires or ends by it
         text = prometheus_client.generate_latest(self.registry)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 

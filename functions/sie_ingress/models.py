@@ -17,7 +17,6 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.lanes import Lanes
-from sie_sdk.errors import ModelPlannedError
 from sie_sdk.types import ModelInfo, ModelLoadError, OutputType, ProfileInfo
 
 CODES: Final = {"memory": "OOM", "corrupt": "STORAGE"}
@@ -90,18 +89,18 @@ class Models:
     async def list(self, request: Request) -> Response:
         """All models, by name."""
         specs, here = self._registry.specs(), fleet(self._lanes.workers())
-        rows = [info(spec, here, self._registry.aliases_of(spec.id)) for spec in specs]
+        rows = [info(spec, here, self._registry) for spec in specs]
         served = [OpenAIModel(id=spec.id, owned_by=_owner(spec)) for spec in specs if spec.status == "ready"]
         return answer.json(ModelList(rows, served))
 
     async def one(self, request: Request) -> Response:
         """One model; 404 with the nearest names."""
         spec = self._registry.model(request.path_params["model"])
-        row = info(spec, fleet(self._lanes.workers()), self._registry.aliases_of(spec.id))
+        row = info(spec, fleet(self._lanes.workers()), self._registry)
         return answer.json(OneModel(**msgspec.structs.asdict(row), id=spec.id, owned_by=_owner(spec)))
 
 
-def info(spec: ModelSpec, here: Fleet, aliases: list[str]) -> ModelInfo:
+def info(spec: ModelSpec, here: Fleet, registry: Registry) -> ModelInfo:
     """The public row of a model."""
     state = PLANNED if spec.status == PLANNED else here.state(spec.id)
     return ModelInfo(
@@ -114,9 +113,9 @@ def info(spec: ModelSpec, here: Fleet, aliases: list[str]) -> ModelInfo:
         bundle=spec.bundle,
         loaded=state == "loaded",
         state=state,
-        last_error=_error(spec, here) if state in ("failed", PLANNED) else None,
+        last_error=_error(spec, here, registry) if state in ("failed", PLANNED) else None,
         profiles={name: ProfileInfo(is_default=name == spec.default_profile) for name in spec.profile_names},
-        aliases=aliases,
+        aliases=registry.aliases_of(spec.id),
         routing=LOCAL,
     )
 
@@ -127,9 +126,9 @@ def dims(spec: ModelSpec) -> dict[str, int]:
     return {name: dim for name, dim in widths.items() if dim is not None}
 
 
-def _error(spec: ModelSpec, here: Fleet) -> ModelLoadError:
+def _error(spec: ModelSpec, here: Fleet, registry: Registry) -> ModelLoadError:
     if spec.status == PLANNED:
-        return ModelLoadError(ModelPlannedError.code, spec.blocked_by, 0, permanent=True)
+        return ModelLoadError(registry.refusal(spec).code, spec.blocked_by, 0, permanent=True)
     failure = here.failed[spec.id]
     code = CODES.get(failure.reason, failure.reason.upper())
     return ModelLoadError(code, failure.message, failure.attempts, permanent=False)

@@ -56,6 +56,8 @@ class Holds(NamedTuple):
     key: str | None = None
     answers: bool = True
     """Whether its caller can be answered at all: else it becomes a job, even if its answer is there."""
+    queued_anyway: bool = False
+    """Whether it is queued although nobody waits for the lane's workers any more; else it is refused then."""
 
 
 class Submitter:
@@ -68,6 +70,7 @@ class Submitter:
         self._max_reply_bytes = max_reply_bytes
         self._recent = RecentReplies(broker.payloads)
         self._notices = Notices(broker, lanes)
+        lanes.on_given_up(held.let_go)
 
     async def place(self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str) -> Reply | Job:
         """Publish a request's works, one or its parts, and wait for all replies as long as ``holds`` says.
@@ -75,6 +78,7 @@ class Submitter:
         Raises:
             IdempotencyMismatchError: the key was used for a different request.
             QueueFullError, QueueUnavailableError: not everything was accepted; a repeat of the key completes it.
+            ProvisioningFailedError: the lane's workers are given up, and nothing more was accepted.
             PayloadTooLargeError, PayloadLostError: the answer cannot be had.
         """
         with self._recent.using([work.id for work in works]):
@@ -114,13 +118,17 @@ class Submitter:
     async def _place(self, work: Work, holds: Holds) -> Reply | Job:
         digest = jobs.job_of(work).digest
         warm = self._lanes.live(work.lane)
-        hold_s = holds.warm_s if warm else holds.cold_s
+        given_up = None if warm else self._lanes.given_up(work.lane)
+        hold_s = 0.0 if given_up else holds.warm_s if warm else holds.cold_s
         if holds.key is not None:
             if (recent := self._recent.get(work.id, digest)) is not None:
                 return recent
             perhaps_older = not (warm and made_just_now(holds.key, work.time))
             if perhaps_older and (known := await self._known(work, digest, hold_s)) is not None:
                 return known
+        if given_up is not None and not holds.queued_anyway:
+            self._broker.wake(work.lane)  # that somebody asks keeps it being tried
+            raise given_up
         if warm and hold_s > 0 and work.reply_to is None:
             return await self._ask(work, digest, hold_s, remember=holds.key is not None)
         return await self._queue(work, digest, hold_s, warm)
@@ -148,14 +156,14 @@ class Submitter:
         if (failed := await jobs.failed(self._broker.jobs, work.id)) is not None:
             await self._submit(work, after=failed)
             await jobs.forget_result(self._broker.jobs, work.id, failed)
-        return await self._result(work.id, hold_s) or job
+        return await self._result(job, hold_s) or job
 
     async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
             receipt = await self._submit(msgspec.structs.replace(work, reply_to=inbox))
             answered = self._follow(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
-            reply = await self._held.within(hold_s, answered)
+            reply = await self._held.within(hold_s, answered, work.lane)
             if reply is None:
                 job = await self._accept(work, digest)
                 if not coming.done():  # a reply from here on is kept as the job's result
@@ -171,13 +179,13 @@ class Submitter:
         if not warm:
             self.warm_up(work.lane)
         job = await self._accept(work, digest)
-        return job if hold_s <= 0 else await self._result(work.id, hold_s) or job
+        return job if hold_s <= 0 else await self._result(job, hold_s) or job
 
-    async def _result(self, job_id: str, hold_s: float) -> Reply | None:
+    async def _result(self, job: Job, hold_s: float) -> Reply | None:
         """The job's result as soon as it is there; None without one by the end of the hold."""
         if hold_s <= 0:
-            return await jobs.result(self._broker.jobs, job_id)
-        return await self._held.within(hold_s, jobs.wait_result(self._broker.jobs, job_id, hold_s))
+            return await jobs.result(self._broker.jobs, job.id)
+        return await self._held.within(hold_s, jobs.wait_result(self._broker.jobs, job.id, hold_s), job.lane)
 
     async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = ()) -> Job:
         job = Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=digest, sizes=sizes)

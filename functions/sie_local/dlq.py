@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -215,15 +215,27 @@ def _url(nats_url: str | None, state: Path | None) -> str:
 
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[DeadLetters]:
-    logging.getLogger("sie.broker").setLevel(logging.ERROR)  # the connection's own words; what matters is raised
     broker = NatsBroker(url, name="dlq")
+    with _without_words_of("sie.broker"):  # the connection's own; what matters is raised
+        try:
+            await broker.connect()
+        except QueueUnavailableError:
+            raise ConnectionFailedError(
+                f"No NATS server answers at {url}.", hint="Check --nats-url (SIE_NATS_URL), and that the server runs."
+            ) from None
+        try:
+            yield broker.dead
+        finally:
+            await broker.close()
+
+
+@contextmanager
+def _without_words_of(name: str) -> Iterator[None]:
+    """Warnings of a logger are not shown."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.ERROR)
     try:
-        await broker.connect()
-    except QueueUnavailableError:
-        raise ConnectionFailedError(
-            f"No NATS server answers at {url}.", hint="Check --nats-url (SIE_NATS_URL), and that the server runs."
-        ) from None
-    try:
-        yield broker.dead
+        yield
     finally:
-        await broker.close()
+        log.setLevel(before)

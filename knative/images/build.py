@@ -76,7 +76,14 @@ def whole_history(base: str) -> str:
 
 def command(tool: str, target: str, tag: str, base: str, torch_index: str, *more: str) -> list[str]:
     """The builder's command line for one target."""
-    arguments = {"BASE": base, "TORCH_INDEX": torch_index, "VERSION": version(), "REVISION": revision()}
+    variant = "cuda" if target.endswith("-cuda") else "cpu"
+    arguments = {
+        "BASE": base,
+        "VARIANT": variant,
+        "TORCH_INDEX": torch_index,
+        "VERSION": version(),
+        "REVISION": revision(),
+    }
     pairs = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     options = ["--target", target, "-t", tag, "-f", DOCKERFILE, *pairs, *more, "."]
     if tool == "docker":

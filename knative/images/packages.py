@@ -1,8 +1,9 @@
 """What goes into an image beside the interpreter: which packages an extra needs, and what of them is left out.
 
 Runs in a build stage: ``packages.py needs EXTRA < pyproject.toml`` prints requirements for pip, so that they are a
-layer of their own, which a change of this project's code leaves alone. ``packages.py trim FOLDER`` removes what no
-process of ours reads and compiles what it imports.
+layer of their own, which a change of this project's code leaves alone. ``packages.py torch VARIANT FOLDER`` fails if
+another torch was installed than was asked for; ``packages.py trim FOLDER`` removes what no process of ours reads and
+compiles what it imports.
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ def _extra(extras: Mapping[str, Sequence[str]], name: str) -> Iterator[str]:
             yield requirement
 
 
+def torch_variant(folder: Path) -> str:
+    """``cuda`` or ``cpu``: for which of them the installed torch was built."""
+    told = (folder / "torch/version.py").read_text()
+    return "cpu" if re.search(r"^cuda\b.*= None$", told, re.MULTILINE) else "cuda"
+
+
 def trim(folder: Path) -> None:
     """Remove what is left out, and compile the rest but for what is seldom imported."""
     for pattern in LEFT_OUT:
@@ -67,5 +74,8 @@ if __name__ == "__main__":
     if sys.argv[1] == "needs":
         whole = tomllib.loads(sys.stdin.read())
         sys.stdout.write("".join(f"{each}\n" for each in dict.fromkeys(needs(whole["project"], sys.argv[2]))))
+    elif sys.argv[1] == "torch":
+        if (found := torch_variant(Path(sys.argv[3]))) != sys.argv[2]:
+            sys.exit(f"pip found torch for {found}, not for {sys.argv[2]}: see --torch-index of build.py")
     else:
         trim(Path(sys.argv[2]))

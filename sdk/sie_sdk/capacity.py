@@ -50,7 +50,7 @@ class LaneInfo(msgspec.Struct, frozen=True):
     """What scales: a bundle on a machine profile, for a pool.
 
     ``waiting`` works are queued or in hand, of which one worker clears ``rate`` in a second; ``wanted`` workers are to
-    be there, ``live`` are.
+    be there, ``live`` are. ``failure``: why none comes, when that is given up.
     """
 
     pool: str = DEFAULT_POOL
@@ -60,6 +60,7 @@ class LaneInfo(msgspec.Struct, frozen=True):
     rate: float = 0.0
     wanted: int = 0
     live: int = 0
+    failure: str = ""
 
 
 class Capacity(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@
     │   ├── PoolNotReadyError     503 POOL_NOT_READY         its queues do not exist yet
     │   ├── QueueUnavailableError 503 QUEUE_UNAVAILABLE
     │   └── ConfigWriterBusyError 503 CONFIG_WRITER_BUSY     another process writes the catalogue, or the broker is away
+    ├── ProvisioningFailedError   503 PROVISIONING_FAILED    no worker came for too long; says why, as far as is known
     ├── ModelLoadFailedError      502 MODEL_LOAD_FAILED
     │   └── WeightsUnavailableError 502 WEIGHTS_UNAVAILABLE  lists each source tried and why it failed
     ├── DeadlineExceededError     504 DEADLINE_EXCEEDED
@@ -43,10 +44,7 @@
     ├── ModelUnplacedError        501 MODEL_UNPLACED         no machine that is deployed here runs or holds it
     ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
     ├── StartFailedError          500 START_FAILED           sie up: a process did not start; its own words follow
-    └── raised by the client alone
-        ├── ConnectionFailedError   0 CONNECTION_FAILED
-        ├── UnexpectedReplyError    0 UNEXPECTED_REPLY
-        └── CancelledByCallerError  0 CANCELLED
+    └── of the client alone: ConnectionFailedError and UnexpectedReplyError and CancelledByCallerError
 
 Nothing outside this tree reaches a caller: an unknown exception is logged with its trace and answered as
 ``INTERNAL_ERROR`` with a fixed line. This module owns the classes and what they put on the wire.
@@ -87,12 +85,8 @@ class SIEError(Exception):
         # The one positional argument and the attributes are what an exception pickles and copies by itself.
         super().__init__(message)
         self.message = message
-        self.field = field
-        self.limit = limit
-        self.hint = hint
-        self.retry_after = retry_after
-        self.request_id = request_id
-        self.details = details
+        self.field, self.limit, self.hint = field, limit, hint
+        self.retry_after, self.request_id, self.details = retry_after, request_id, details
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
@@ -305,6 +299,13 @@ class ConfigWriterBusyError(UnavailableError):
     """Another process writes the catalogue now, or the broker is away; nothing was changed."""
 
     code = "CONFIG_WRITER_BUSY"
+
+
+class ProvisioningFailedError(SIEError):
+    """No worker has come for so long that waiting is over; the message says why. ``details["job"]`` stays queued."""
+
+    code = "PROVISIONING_FAILED"
+    status = 503
 
 
 class ModelLoadFailedError(SIEError):

@@ -18,7 +18,7 @@ from sie_sdk.calls import Order
 from sie_sdk.chunks import Tally
 from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Together
 from sie_sdk.errors import JobNotFoundError, SIEError, UnexpectedReplyError
-from sie_sdk.settle import follow, is_of_the_server, read, settle
+from sie_sdk.settle import follow, is_of_the_server, read, settle, still_queued
 from sie_sdk.types import Item, JobStatus, Operation, Progress
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class AnyJob(Generic[Http, T]):
         Raises:
             DeadlineExceededError: it was not there in time; ``error.details["job"]`` names the job.
             JobNotFoundError: there is none of that id, or not any more.
+            ProvisioningFailedError: no worker comes to do it. It stays queued, and may be asked again.
             SIEError: what became of the work instead of a result.
         """
         return self._client._run(self._result(Patience(deadline_s=deadline_s, cancel=cancel)), progress)
@@ -202,7 +203,12 @@ class _Part:
         reply: Reply = yield self._look()
         if reply.status == 202:
             return read(reply, results.read_job)
-        self._take(reply)
+        try:
+            self._take(reply)
+        except SIEError as error:
+            if (queued := still_queued(self.id, error)) is None:
+                raise
+            return queued
         return JobStatus(self.id, "failed" if isinstance(self.outcome, SIEError) else "done")
 
     def result(self, patience: Patience) -> Call[Any]:
@@ -225,6 +231,8 @@ class _Part:
     def _take(self, reply: Reply) -> None:
         """Keep what became of the job, so that it is fetched once; a look that failed is raised."""
         if reply.status < 300:
+            if self.asked is None:
+                self._check_operation(reply)
             count = self.asked[1] - self.asked[0] if self.asked else None
             self.outcome = calls.answer(self.operation, reply, count)
             return
@@ -234,6 +242,17 @@ class _Part:
             raise error
         self._place(error)
         self.outcome = error
+
+    def _check_operation(self, reply: Reply) -> None:
+        """Who attaches to a job says what it is; read as another's, a result would look empty."""
+        found = read(reply, lambda body, _: results.operation_of(body))
+        if found not in (None, self.operation):
+            raise UnexpectedReplyError(
+                f"Job {self.id} has the result of {found}, not of {self.operation}.",
+                hint=f"Attach to it with client.job({self.id!r}, {found!r}).",
+                request_id=reply.request_id,
+                http_status=reply.status,
+            )
 
     def _place(self, error: SIEError) -> None:
         if self.asked is not None and self.asked[0] > 0:

@@ -18,6 +18,7 @@ from sie_sdk.types import (
     ExtractResult,
     JobStatus,
     ModelInfo,
+    Operation,
     PairUsage,
     Quantization,
     ScoreResult,
@@ -148,6 +149,30 @@ def read_extract(body: bytes) -> list[ExtractResult]:
 
 
 # -- any result --------------------------------------------------------------------------------------------------------
+
+
+class _Shape(msgspec.Struct):
+    scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    items: list[msgspec.Raw] = []
+
+
+_shape = msgspec.msgpack.Decoder(_Shape)
+_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+
+
+def operation_of(body: bytes) -> Operation | None:
+    """Which operation's result a reply is, by its fields; None: it has no items, and may be any's.
+
+    Raises:
+        UnexpectedReplyError: the body is not a result.
+    """
+    try:
+        shape = _shape.decode(body)
+        if shape.scores is not msgspec.UNSET:
+            return "score"
+        return None if not shape.items else "extract" if "entities" in _fields.decode(shape.items[0]) else "encode"
+    except (ValueError, RecursionError) as error:
+        raise unexpected(body, "a result", error) from None
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -38,5 +38,10 @@ def read(settings: type[S], environ: Mapping[str, str] = os.environ) -> S:
         try:
             values[field.name] = msgspec.convert(environ[name], type=field.type, strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"{name}={environ[name]!r} is wrong: {error}.", field=name) from None
+            reason = f"one of {', '.join(known)} is meant" if (known := _choices(field.type)) else str(error)
+            raise ConfigurationError(f"{name}={environ[name]!r} is wrong: {reason}.", field=name) from None
     return settings(**values)
+
+
+def _choices(kind: object) -> tuple[str, ...]:
+    return get_args(kind) if get_origin(kind) is Literal else ()

@@ -20,12 +20,13 @@ from sie_sdk.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
     ProvisioningError,
+    ProvisioningFailedError,
     QueueUnavailableError,
     SIEError,
     UnavailableError,
     UnexpectedReplyError,
 )
-from sie_sdk.types import Progress
+from sie_sdk.types import JobStatus, Progress
 
 T = TypeVar("T")
 
@@ -68,7 +69,14 @@ def follow(job: str, look: Send, patience: Patience, *, items: int = 0) -> Call[
 def is_of_the_server(error: SIEError) -> bool:
     """Whether a job's look failed because the server could not answer; any other error is what became of the job."""
     # Its subclasses may be a job's own outcome: a worker had no memory for it, or could not load the model in time.
-    return type(error) in (UnavailableError, QueueUnavailableError)
+    return type(error) in (UnavailableError, QueueUnavailableError, ProvisioningFailedError)
+
+
+def still_queued(id: str, error: SIEError) -> JobStatus | None:
+    """How a job stands whose look failed with ``error`` because no worker comes; None for any other reason."""
+    if isinstance(error, ProvisioningFailedError):
+        return JobStatus(id, "queued", error.retry_after, error.message)
+    return None
 
 
 class _Errand:

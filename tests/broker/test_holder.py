@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Literal
 
 import msgspec
+import pytest
 
 from sie_broker.demand import lane_status
-from sie_broker.demand.holder import Holder
+from sie_broker.demand.holder import HANDED_OVER_S, Holder
 from sie_broker.demand.lane_status import LaneStatus
 from sie_broker.demand.pods import Policy
+from sie_broker.demand.supply import Answer
 from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work, WorkerState
@@ -30,10 +32,18 @@ class Held:
     def __init__(self) -> None:
         self.counts: dict[Lane, int] = {}
         self.asked: list[int] = []
+        self.cold_ones: list[Lane] = []
+        self.said = Answer()
 
     def hold(self, lane: Lane, count: int) -> None:
         self.counts[lane] = count
         self.asked.append(count)
+
+    def cold(self, services: Collection[Lane]) -> None:
+        self.cold_ones = list(services)
+
+    def answer(self, lane: Lane) -> Answer:
+        return self.said
 
 
 class SometimesBlindPresence(MemoryBucket):
@@ -68,10 +78,12 @@ class SometimesBlindBroker(MemoryBroker):
 
 
 @asynccontextmanager
-async def holding(broker: MemoryBroker, look_s: float = 0.01, settle_s: float = 0.0) -> AsyncIterator[Held]:
+async def holding(
+    broker: MemoryBroker, look_s: float = 0.01, settle_s: float = 0.0, provision_s: float = 900.0
+) -> AsyncIterator[Held]:
     held = Held()
     table = PoolTable(broker.pools)
-    holder = Holder(broker, table, held, POLICY, look_s, settle_s)
+    holder = Holder(broker, table, held, POLICY, look_s, settle_s, provision_s)
     following = asyncio.create_task(table.follow(holder.look))
     running = asyncio.create_task(holder.run())
     try:
@@ -194,6 +206,17 @@ async def test_those_who_are_heard_of_only_after_the_take_over_count_too() -> No
         await eventually(lambda: held.asked == [1, 3])
 
 
+async def test_a_new_holder_counts_in_nobody_whom_the_one_before_did_not_want_any_more() -> None:
+    broker = MemoryBroker()
+    told = LaneStatus(LANE, waiting=0, rate=2.0, measured=False, wanted=1, live=2, at=time.time())
+    await broker.lanes.put(lane_status.key(LANE), msgspec.json.encode(told))
+    await beat(broker, "stays")
+    await beat(broker, "on its way out")  # Knative's queue-proxy keeps SIGTERM from it for 30 s
+    async with holding(broker, settle_s=0.2) as held:
+        await eventually(lambda: len(held.asked) == 2)
+        assert held.asked == [1, 0]
+
+
 async def test_a_new_holder_asks_for_no_more_than_the_most_a_lane_may_have() -> None:
     broker = MemoryBroker()
     for number in range(POLICY.max_scale + 2):
@@ -257,6 +280,63 @@ async def test_a_queue_that_cannot_be_read_tells_nothing_of_its_lanes() -> None:
         before, broker.blind, looks = status(broker), True, broker.looks
         await eventually(lambda: broker.looks > looks + 200)
         assert status(broker) == before
+
+
+def missing(broker: MemoryBroker) -> tuple[str, float]:
+    """Why there is no worker, and since when, as everybody is told."""
+    told = status(broker)
+    return ("", 0.0) if told is None else (told.failure, told.missing_since)
+
+
+async def test_a_lane_whose_workers_do_not_come_is_told_as_failed_until_one_does() -> None:
+    broker, began = MemoryBroker(), time.time()
+    async with holding(broker, provision_s=0.3) as held:
+        held.said = Answer("HTTP 504 activator request timeout")
+        await submit(broker, 1)
+        await eventually(lambda: missing(broker)[0] != "")
+        failure, since = missing(broker)
+        assert failure.startswith(
+            "No worker of minilm on cpu has started within 0.3 s; its Service last answered: HTTP"
+        )
+        assert began <= since <= time.time() - 0.3
+        assert (held.cold_ones, held.asked) == ([LANE], [1]), "its sessions stay open, and are short"
+        await beat(broker, "w1")
+        await eventually(lambda: missing(broker) == ("", 0.0))
+        assert held.cold_ones == []
+
+
+async def test_a_worker_that_cannot_start_says_why() -> None:
+    broker = MemoryBroker()
+    async with holding(broker, provision_s=0.3):
+        await submit(broker, 1)
+        await eventually(lambda: bool(broker.presence._watchers))
+        leaving = WorkerState("w1", LANE, "draining", time.time(), fault="no CUDA")
+        await broker.presence.put("w1", msgspec.msgpack.encode(leaving))
+        await eventually(lambda: "the last one to try said: no CUDA." in missing(broker)[0])
+
+
+@pytest.mark.parametrize(("age_s", "failed"), [(1.0, True), (HANDED_OVER_S + 1, False)])
+async def test_the_next_holder_goes_on_counting_if_the_one_before_has_only_just_left(
+    age_s: float, failed: bool
+) -> None:
+    broker, at = MemoryBroker(), time.time() - age_s
+    before = LaneStatus(LANE, 1, 2.0, False, 1, 0, at, missing_since=at - 1000)
+    await broker.lanes.put(lane_status.key(LANE), msgspec.json.encode(before))
+    await submit(broker, 1)
+    async with holding(broker):
+        await eventually(lambda: (told := status(broker)) is not None and told.at > at)
+        assert (missing(broker)[0] != "") == failed
+
+
+async def test_a_queue_that_cannot_be_read_has_no_lane_fail() -> None:
+    broker = SometimesBlindBroker()
+    async with holding(broker, provision_s=0.3):
+        await submit(broker, 1)
+        await eventually(lambda: missing(broker)[1] > 0)
+        broker.blind, blinded, looks = True, time.time(), broker.looks
+        await eventually(lambda: time.time() - blinded > 0.6 and broker.looks > looks)
+        broker.blind, seeing = False, time.time()
+        await eventually(lambda: missing(broker)[1] >= seeing)
 
 
 async def test_a_lane_whose_pool_is_gone_is_told_of_no_more_once_nothing_is_left_of_it() -> None:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from sie_broker.demand.holder import Holder
 from sie_broker.demand.pods import Demand, Policy, wanted
-from sie_broker.demand.pool_demand import leased, services, terms
+from sie_broker.demand.pool_demand import leased, services, terms, unasked
 from sie_broker.memory import MemoryBroker
 from sie_broker.pools.pool import Pool
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work, WorkerState
-from tests.broker.test_holder import Held
+from tests.broker.test_holder import Held, SometimesBlindBroker
 from tests.conftest import eventually
 
 POLICY = Policy(max_scale=4, quiet_s=0.15, objective_s=1, pod_rate=2)
@@ -72,6 +72,20 @@ def test_the_lanes_of_pools_add_up_to_the_service_their_workers_come_from() -> N
     other = Lane("team-b", "default", "cpu")
     assert services({HOME: 1, TEAM: 1, other: 1, GOLD: 2}, table(pool())) == {HOME: 3, GOLD: 2}
     assert services({TEAM: 0}, table()) == {HOME: 0}
+
+
+@given(
+    st.dictionaries(st.sampled_from([HOME, TEAM, GOLD]), st.integers(0, 4)),
+    st.dictionaries(st.sampled_from([HOME, TEAM, GOLD]), st.integers(0, 4)),
+)
+def test_workers_nobody_asked_for_are_those_that_their_service_has_too_many(
+    present: dict[Lane, int], asked: dict[Lane, int]
+) -> None:
+    more = unasked(present, asked, table(pool()))
+    assert all(count <= present[lane] - asked.get(lane, 0) for lane, count in more.items())
+    there, wanted = services(present, table(pool())), services(asked, table(pool()))
+    for own, count in there.items():
+        assert services(more, table(pool())).get(own, 0) == max(0, count - wanted.get(own, 0))
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
@@ -149,3 +163,19 @@ async def test_a_new_holder_counts_the_workers_of_pools_in_and_lets_go_of_none()
         await holder.began.wait()
         assert held.asked == [3]
         assert holder.pods == {TEAM: 1, HOME: 1}
+
+
+async def test_a_worker_that_a_pool_asked_for_is_not_counted_in_again_while_it_is_in_its_home() -> None:
+    broker = SometimesBlindBroker()
+    async with holding(broker, settle_s=60) as (held, pools, holder):
+        await holder.began.wait()
+        await pools.change("team-a", lambda _: pool(minimum=2, now=time.time()))
+        await eventually(lambda: held.asked == [3])
+        for name, lane in (("new", HOME), ("assigned", TEAM)):
+            state = WorkerState(name, lane, "ready", time.time())
+            await broker.presence.put(name, msgspec.msgpack.encode(state))
+        await eventually(lambda: len(holder._workers.all()) == 2)
+        looks = broker.looks
+        await eventually(lambda: broker.looks > looks + 2)
+        assert held.asked == [3]
+        assert holder.pods[TEAM] == 2

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
+import time
 
 import pytest
 
 from sie_broker.jetstream.nats_broker import NatsBroker
+
+BEGAN = "import time; now = time.time(); from sie_broker.process import began; print(began(), now)"
+
+
+def test_a_process_knows_when_it_began() -> None:
+    before = time.time()
+    told = subprocess.run([sys.executable, "-c", BEGAN], capture_output=True, text=True, check=True).stdout
+    began, when_it_ran = map(float, told.split())
+    assert before - 0.02 <= began < when_it_ran
 
 
 @pytest.mark.e2e

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 
+import httpx
 import pytest
 
-from sie_broker.demand.sessions import Ended, Sessions, pause_s
+from sie_broker.demand.sessions import COLD_S, Ended, Sessions, is_unknown, pause_s
+from sie_broker.demand.supply import Answer
 from sie_broker.records import Lane
 from tests.broker.http_double import SessionServer
 from tests.conftest import eventually
@@ -99,6 +102,43 @@ async def test_sessions_open_as_soon_as_somebody_listens() -> None:
         port = int(url.rsplit(":", 1)[1])
         async with server.running(port):
             await eventually(lambda: server.open == 1)
+
+
+async def test_how_a_service_answers_is_known_until_a_worker_does(server: SessionServer, sessions: Sessions) -> None:
+    server.answers = [404]
+    sessions.hold(LANE, 1)
+    await eventually(lambda: server.open == 1)
+    assert (sessions.answer(LANE), sessions.answer(OTHER)) == (Answer("HTTP 404 {}", unknown=True), Answer())
+    server.end.set()
+    await eventually(lambda: sessions.answer(LANE) == Answer())
+
+
+async def test_a_server_that_is_away_is_no_reason_to_think_that_there_is_none() -> None:
+    async with Sessions("http://127.0.0.1:1/", session_s=60) as sessions:
+        sessions.hold(LANE, 1)
+        await eventually(lambda: sessions.answer(LANE).words != "")
+        assert not sessions.answer(LANE).unknown
+
+
+@pytest.mark.parametrize(
+    ("reason", "unknown"), [(socket.EAI_NONAME, True), (socket.EAI_NODATA, True), (socket.EAI_AGAIN, False)]
+)
+def test_a_name_that_nobody_has_is_no_service(reason: int, unknown: bool) -> None:
+    failed = httpx.ConnectError("No.")
+    failed.__cause__ = httpx.ConnectError("No.")
+    failed.__cause__.__context__ = socket.gaierror(reason, "Name or service not known")
+    assert is_unknown(failed) == unknown
+
+
+async def test_sessions_of_a_service_without_a_worker_are_short(server: SessionServer, sessions: Sessions) -> None:
+    sessions.cold({LANE})
+    sessions.hold(LANE, 1)
+    sessions.hold(OTHER, 1)
+    await eventually(lambda: server.open == 2)
+    now = time.time()
+    ends = {headers["ce-subject"]: datetime.fromisoformat(headers["ce-holduntil"]) for headers in server.headers}
+    assert ends["default/minilm/cpu"].timestamp() - now <= 1.2 * COLD_S
+    assert ends["eu%20west/minilm/cpu"].timestamp() - now > 1.2 * COLD_S
 
 
 async def test_closing_leaves_no_session_open(server: SessionServer) -> None:

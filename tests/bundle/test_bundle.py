@@ -42,6 +42,12 @@ async def test_pinned_models_of_its_lane_are_loaded_at_the_start_and_announced(b
     await eventually(lambda: bundle.presence.now().models == (PINNED,))
 
 
+async def test_a_bundle_that_leaves_says_so_in_its_log(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "sie.bundle")
+    await bundle.drain()
+    assert caplog.messages[-2:] == ["draining: 0 requests in hand", "drained: 0 requests answered in all"]
+
+
 async def test_a_pinned_name_with_a_profile_is_the_model_with_its_lora(tiny_folder: Path, tmp_path: Path) -> None:
     lora = lora_folder.make(tmp_path / "law", lora_folder.bert(tiny_model.HIDDEN, tiny_model.INTERMEDIATE, 2))
     profiles = {"law": Profile(lora=Lora((LocalSource(str(lora)),)))}

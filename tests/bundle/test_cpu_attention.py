@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sie_bundle.engine.attention import LOG2_E
-from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.cpu_attention import attend, by_length, tiled
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.sight import Sight, Slopes
 from sie_bundle.engine.tiles import BLOCKS, TOGETHER, rounded, tiles
@@ -67,6 +67,43 @@ def test_every_sight_equals_plain_softmax(sizes: list[int], causal: bool, window
     for by_maximum in (False, True):
         found = tiled(q * LOG2_E, k, v, packed, sight, by_maximum=by_maximum)
         assert (found - expected).abs().max() < 1e-5
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=lengths, causal=st.booleans(), extra=st.integers(0, 9), seed=st.integers(0, 99))
+def test_a_call_for_each_length_equals_plain_softmax(sizes: list[int], causal: bool, extra: int, seed: int) -> None:
+    packed, sight = packed_of(sizes), Sight(causal=causal)
+    q, k, v = random(packed, seed)
+    expected = plain(q, k, v, packed, sight)
+    # As they come from one layer for all three, with rows behind the last text.
+    together = torch.nn.functional.pad(torch.cat([q * LOG2_E, k, v], dim=1), (0, 0, 0, 0, 0, extra))
+    queries, keys, values = torch.split(together, [HEADS, KEY_HEADS, KEY_HEADS], dim=1)
+    found = by_length(queries, keys, values, packed, sight)
+    assert found.is_contiguous()
+    assert (found[: len(q)] - expected).abs().max() < 1e-5
+    assert not found[len(q) :].any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=lengths,
+    causal=st.booleans(),
+    hidden=st.integers(0, 2),
+    window=st.one_of(st.none(), st.integers(1, 70)),
+    biased=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_whichever_way_is_taken_every_sight_is_kept(
+    sizes: list[int], causal: bool, hidden: int, window: int | None, biased: bool, seed: int
+) -> None:
+    packed = packed_of(sizes, 0 if causal or window else hidden)  # no token without one that it sees
+    bias = Slopes(-torch.tensor([0.5, 0.25, 0.125, 0.01])) if biased else None
+    sight = Sight(causal=causal, window=window, bias=bias)
+    q, k, v = random(packed, seed)
+    expected = plain(q, k, v, packed, sight)
+    assert (attend(q * LOG2_E, k, v, packed, sight) - expected).abs().max() < 1e-5
+    near = attend((q * LOG2_E).bfloat16(), k.bfloat16(), v.bfloat16(), packed, sight)
+    assert (near - expected).norm() < 0.03 * expected.norm()
 
 
 @settings(max_examples=30, deadline=None)

@@ -114,6 +114,13 @@ async def test_an_inference_event_is_answered_with_the_result_event(bundle: Bund
     assert abs(datetime.fromisoformat(answer.headers["ce-time"]).timestamp() - time.time()) < 60
 
 
+async def test_an_event_of_any_type_is_computed_when_it_names_the_operation(bundle: Bundle) -> None:
+    headers = {"ce-type": "dev.knative.sources.ping", "ce-operation": "encode"}
+    answer = await bundle.infer("encode", {"items": [{"text": "four"}]}, **headers)
+    assert (answer.status_code, answer.headers["ce-type"]) == (200, "dev.sie.result.v1")
+    assert answer.json()["items"][0]["dense"]["values"] == [4.0]
+
+
 async def test_a_profile_is_put_into_the_request_and_does_not_travel_on(bundle: Bundle) -> None:
     body = {"items": [{"text": "a"}], "params": {"options": {"is_query": True}}}
     for answer in (

@@ -14,12 +14,14 @@ import pytest
 import torch
 
 from sie_bundle.engine import batch
+from sie_bundle.engine.cores import TRIAL
 from sie_bundle.engine.cost import Fit, Reading
 from sie_bundle.engine.executor import Executor, Forwarded
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.tokenization import Row, row
 from sie_sdk.errors import DeadlineExceededError, InferenceError, UnavailableError
+from tests.platform import wait_until
 
 BROKEN, EXPLOSIVE = 13, 99
 HEADS = ("dense",)
@@ -283,18 +285,60 @@ async def test_closing_finishes_what_is_queued_and_refuses_what_comes_after() ->
     assert model.batches == [[0], [1]]
 
 
-async def test_forwards_run_with_the_threads_the_executor_was_given() -> None:
-    class Counting(Gated):
-        def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
-            return {"dense": np.full((len(rows), 1), torch.get_num_threads(), dtype=np.float32)}
+class Named(Gated):
+    """Notes which thread computes, and on how many of torch's."""
 
-    before = torch.get_num_threads()
-    executor = Executor(threads=1)
+    def __init__(self) -> None:
+        super().__init__()
+        self.fit = Fit([Reading(1, 1, 60.0)])  # as long as nobody waits, so that nothing is slower
+        self.seen: list[tuple[str, int]] = []
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
+        self.seen.append((threading.current_thread().name, torch.get_num_threads()))
+        return super().forward(rows, wanted)
+
+
+@pytest.mark.parametrize(
+    ("alone", "loading", "expected"), [(None, False, 1), (2, False, 2), (2, True, 1)], ids=["usual", "alone", "loading"]
+)
+async def test_forwards_run_with_the_threads_the_executor_was_given(
+    alone: int | None, loading: bool, expected: int
+) -> None:
+    before, model = torch.get_num_threads(), Named()
+    model.gate.set()
+    executor = Executor(threads=1, alone=alone, loading=lambda: loading)
     try:
-        assert vectors(await executor.forward(Counting(), rows(0), HEADS)).tolist() == [[1]]
+        for _ in range(TRIAL + 1):
+            await executor.forward(model, rows(0), HEADS)
     finally:
         await asyncio.to_thread(executor.close)
         torch.set_num_threads(before)
+    assert model.seen == [("device-0", 1)] * TRIAL + [("device-0", expected)]
+
+
+async def test_a_lone_request_is_computed_by_the_first_stream_on_all_cores_and_another_beside_it_on_one() -> None:
+    before, executor = torch.get_num_threads(), Executor(threads=1, alone=2, streams=3)
+    try:
+        quick, slow = Named(), Named()
+        quick.gate.set()
+        for _ in range(TRIAL):
+            await executor.forward(quick, rows(0), HEADS)
+            await asyncio.to_thread(until_idle, executor, 3)
+        first = await busy(executor, slow)
+        await executor.forward(quick, rows(0), HEADS)
+        slow.gate.set()
+        await first
+    finally:
+        await asyncio.to_thread(executor.close)
+        torch.set_num_threads(before)
+    assert slow.seen == [("device-0", 2)]
+    assert quick.seen[:TRIAL] == [("device-0", 1)] * TRIAL
+    assert quick.seen[TRIAL][0] != "device-0" and quick.seen[TRIAL][1] == 1
+
+
+def until_idle(executor: Executor, streams: int) -> None:
+    """Return when as many streams as that wait for work."""
+    wait_until(lambda: len(executor._idle) == streams)
 
 
 async def test_a_real_models_broken_text_fails_alone(tiny: EncoderModel) -> None:

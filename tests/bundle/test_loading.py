@@ -19,6 +19,7 @@ from sie_bundle.residency import memory
 from sie_bundle.residency.loading import NICENESS, Loader
 from sie_bundle.residency.residency import Residency
 from tests import tiny_model
+from tests.conftest import eventually
 
 
 class Seen:
@@ -94,6 +95,13 @@ async def test_what_the_loads_may_take_does_not_limit_the_device(
     with ThreadPoolExecutor(1) as fresh:
         counts.append(fresh.submit(torch.get_num_threads).result())
     assert counts == [usual, usual] and torch.get_num_threads() == usual
+    loader.close()
+
+
+async def test_the_thread_of_a_load_on_all_cores_ends_with_it(tiny_folder: Path, tmp_path: Path) -> None:
+    loader = Loader(None, tmp_path, "cpu", "float32")
+    await loader.make(await loader.open(tiny_model.spec(tiny_folder)), behind=False)
+    await eventually(lambda: not [each for each in threading.enumerate() if each.name.startswith("load_")])
     loader.close()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -62,3 +65,36 @@ def test_over_is_counted_from_the_threshold(percent: float, over: int) -> None:
 def test_this_machines_memory_is_read_right() -> None:
     assert 0 < memory.machine().total <= psutil.virtual_memory().total
     memory.give_back("cpu")
+
+
+# In a process of its own, since it sets the C library. A thread fills and frees what a pass does, 20 times over.
+PASSES = """
+import resource, sys, threading
+import numpy as np
+from sie_bundle.residency.memory import keep_freed
+
+def passes():
+    for number in range(25):
+        if number == 5:
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        states = [np.ones(750_000, np.float32) for _ in range(4)]
+        del states
+    print(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+if sys.argv[1] == "kept":
+    keep_freed()
+thread = threading.Thread(target=passes)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_what_a_pass_frees_is_kept_for_the_next_one() -> None:
+    kept, returned = (
+        int(subprocess.run([sys.executable, "-c", PASSES, how], check=True, capture_output=True, text=True).stdout)
+        for how in ("kept", "returned")
+    )
+    pages = 20 * 4 * 750_000 * 4 // 4096
+    assert kept < pages / 20
+    assert kept < returned

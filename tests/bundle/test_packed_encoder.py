@@ -16,9 +16,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.engine.attention import LOG2_E
 from sie_bundle.engine.cpu_attention import tiled
-from sie_bundle.engine.linear import Activation, plain, prepacked
+from sie_bundle.engine.linear import ACTIVATIONS, Activation, halved, linear, plain, prepacked
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
+from sie_bundle.engine.precision import arithmetic, precision
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row, row
 from sie_config.model.tasks import Dense, Tasks
@@ -80,7 +81,7 @@ def test_tiled_attention_equals_one_call_per_text() -> None:
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")  # type: ignore[no-untyped-call]
-@pytest.mark.parametrize("activation", ["none", "gelu", "relu"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_prepacked_linear_layers_equal_plain_ones(activation: Activation) -> None:
     with torch.inference_mode():
         random = torch.Generator().manual_seed(0)
@@ -89,3 +90,34 @@ def test_prepacked_linear_layers_equal_plain_ones(activation: Activation) -> Non
             x = torch.randn(rows, 32, generator=random)
             difference = prepacked(weight, bias, activation)(x) - plain(weight, bias, activation)(x)
             assert difference.abs().max() < 1e-5
+
+
+@pytest.mark.skipif(arithmetic(CPU, torch.float16) is torch.float16, reason="this torch has no FBGEMM")
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_weights_halved_to_float16_are_computed_with_in_float32(activation: Activation) -> None:
+    with torch.inference_mode():
+        random = torch.Generator().manual_seed(0)
+        weight, bias = (torch.randn(48, 32, generator=random) / 6).half(), torch.randn(48, generator=random).half()
+        for rows in (1, 5, 300):
+            x = torch.randn(rows, 32, generator=random)
+            before = x.clone()
+            for layer, own in (
+                (linear(weight, bias, activation), bias.float()),
+                (halved(weight, None, activation), None),
+            ):
+                exact = plain(weight.float(), own, activation)(x)
+                assert layer(x).dtype is torch.float32
+                assert (layer(x) - exact).abs().max() < 1e-5
+            assert torch.equal(x, before), "the layer's input is the caller's"
+
+
+def test_a_cpu_that_does_not_multiply_bfloat16_keeps_weights_in_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sie_bundle.engine.precision.native_bfloat16", lambda: False)
+    for engines, kept in ((["qnnpack", "fbgemm"], torch.float16), (["qnnpack"], torch.float32)):
+        monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", engines)
+        assert precision(CPU) is kept
+        assert precision(CPU, "bfloat16") is kept, "it would have to be emulated"
+        assert arithmetic(CPU, kept) is torch.float32
+        assert arithmetic(CPU, torch.bfloat16) is torch.bfloat16
+    monkeypatch.setattr("sie_bundle.engine.precision.native_bfloat16", lambda: True)
+    assert precision(CPU) is precision(CPU, "bfloat16") is torch.bfloat16

@@ -10,12 +10,15 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
+import sie_bundle.bundle
 import sie_bundle.presence
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_broker.records import Lane, WorkerState
 from sie_broker.workers import Workers
+from sie_bundle.__main__ import main
 from sie_bundle.presence import Counts, Presence
+from sie_sdk.errors import ConfigurationError
 from tests.conftest import eventually
 
 LANE = Lane(pool="default", bundle="default", profile="cpu")
@@ -49,6 +52,8 @@ async def test_a_milestone_counts_from_the_decision_to_start_and_only_once() -> 
     presence.milestone("engine")
     assert presence.startup == {"engine": first}
     assert first > 1_000_000_000
+    presence.milestone("imports", at=3.0)
+    assert presence.startup["imports"] == 2.0
 
 
 async def test_it_ends_although_the_broker_swallows_the_cancellation() -> None:
@@ -104,3 +109,36 @@ def test_every_field_of_a_heartbeat_is_documented_and_the_example_has_them_all()
     for field in msgspec.structs.fields(WorkerState):
         assert f"| `{field.name}` |" in documented
         assert field.name in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (ConfigurationError("SIE_DEVICE=cuda: no such device.", hint="Set cpu."), "CONFIGURATION SIE_DEVICE=cuda: no"),
+        (ImportError("libcudart.so.12: cannot open\nshared object file"), "ImportError libcudart.so.12: cannot open"),
+    ],
+)
+async def test_a_worker_that_cannot_start_says_why_and_counts_for_nobody(error: Exception, fault: str) -> None:
+    broker, workers = MemoryBroker(), Workers()
+    presence = Presence(broker, LANE, Counts)
+    await presence.cannot_start(error)
+    (state,) = states(broker)
+    await workers.read(broker.presence)
+    assert state.fault.startswith(fault) and "\n" not in state.fault
+    assert (workers.present(), workers.live(LANE)) == ({}, False)
+
+
+async def test_a_bundle_whose_engine_cannot_be_imported_says_so_before_it_ends(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = NatsBroker(nats_url, name="test")
+    await broker.connect()
+    await broker.provision([])
+    monkeypatch.setattr(sie_bundle.bundle, "ENGINE", "no_such_engine")
+    monkeypatch.setenv("SIE_NATS_URL", nats_url)
+    monkeypatch.setenv("PORT", "0")
+    with pytest.raises(ModuleNotFoundError):
+        await main()
+    told = [msgspec.msgpack.decode(value, type=WorkerState) for value in (await broker.presence.entries()).values()]
+    assert [state.fault for state in told] == ["ModuleNotFoundError No module named 'no_such_engine'"]
+    await broker.close()

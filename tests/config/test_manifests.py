@@ -77,7 +77,9 @@ def test_held_sessions_and_nothing_else_decide_how_many_pods_there_are() -> None
         "initial-scale": "0",
         "min-scale": "0",
         "max-scale": "8",
+        "window": "60s",
         "scale-down-delay": "5m",
+        "scale-to-zero-pod-retention-period": "30s",
         "serving.knative.dev/progress-deadline": "1800s",
     }
     spec = template["spec"]
@@ -124,6 +126,13 @@ def test_settings_of_the_values_come_before_what_follows_from_the_machine() -> N
     assert component.settings_of(told)["demand"]["SIE_QUIET_S"] == "5"
 
 
+def test_who_takes_a_request_and_who_sends_its_result_allow_the_same_sinks() -> None:
+    told = component.settings_of(with_values(reply_sinks=["http://a.example/", "https://b.example/x"]))
+    both = {told[each]["SIE_REPLY_SINKS"] for each in ("ingress", "demand")}
+    assert both == {"http://a.example/,https://b.example/x"}
+    assert "SIE_REPLY_SINKS" not in told["config"]
+
+
 @pytest.mark.parametrize(("quantity", "amount"), [("3Gi", 3 * 2**30), ("1.5k", 1500), ("7", 7), ("2T", 2 * 10**12)])
 def test_quantities_are_read_as_kubernetes_means_them(quantity: str, amount: int) -> None:
     assert manifests.in_bytes(quantity) == amount
@@ -154,6 +163,7 @@ def test_a_pod_cannot_be_given_another_number_of_gpus_than_its_machine_has() -> 
         (MINIMAL.replace("{cpu: {}}", "{}"), "machine_profiles is empty"),
         (MINIMAL + "nats: {servers: 2}\n", "is even"),
         (MINIMAL + "settings: {ingress: {PATH: x}}\n", "is no setting"),
+        (MINIMAL + "reply_sinks: [broker-ingress]\n", "is no beginning of URLs"),
     ],
 )
 def test_values_that_are_wrong_are_refused_by_name(tmp_path: Path, text: str, fault: str) -> None:
@@ -176,7 +186,18 @@ def test_what_the_values_choose_reaches_the_base_as_patches() -> None:
     ingress = yaml.safe_load(kustomization["patches"][0]["patch"])
     assert {"op": "remove", "path": "/metadata/labels/networking.knative.dev~1visibility"} in ingress
     assert {step["value"] for step in ingress if "scale" in step["path"]} == {"2", "20"}
-    assert yaml.safe_load(files["weights.yaml"])["spec"]["storageClassName"] == "efs"
+    namespace, claim = yaml.safe_load_all(files["kept.yaml"])
+    assert (namespace["metadata"]["name"], claim["spec"]["storageClassName"]) == ("sie", "efs")
+
+
+def test_a_cluster_of_servers_does_not_find_what_one_server_wrote_for_it_would_delete_that() -> None:
+    assert "store_dir: /data," in component.nats_conf(with_values(nats=Nats(servers=1)))
+    assert "store_dir: /data/cluster," in component.nats_conf(with_values(nats=Nats(servers=3)))
+
+
+def test_what_a_deletion_must_leave_is_no_part_of_what_it_deletes() -> None:
+    told = with_values(weights=Weights("1Ti", "efs"))
+    assert yaml.safe_load(component.files(told)["kustomization.yaml"])["resources"] == ["bundles.yaml"]
 
 
 def test_render_writes_what_is_not_there_removes_what_is_not_meant_and_check_says_so(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_a_bundle_that_the_spec_names_serves_it_whatever_it_lists() -> None:
     assert unknown.hint == "There is default, gliner, sglang."
 
 
+def test_a_pool_of_its_own_needs_workers_that_are_started_in_it() -> None:
+    own = msgspec.structs.replace(SMALL, pool="support")
+    assert place(own, CPU).machine_profiles == ("cpu",)
+    assert place(own, placement.deployment(pools="default, support")).machine_profiles == ("cpu",)
+    found = place(own, placement.deployment(pools="default"))
+    assert (found.machine_profiles, found.planned) == ((), False)
+    assert found.why == "no worker is started in its pool support; deployed: default" and "X-SIE-Pool" in found.hint
+    assert place(SMALL, placement.deployment(pools="default")).machine_profiles == ("cpu",)
+
+
 def test_every_model_of_the_catalogue_is_placed_on_a_laptop_or_says_what_it_waits_for() -> None:
     for spec in catalog.load().values():
         found = place(spec, CPU)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 import pytest
@@ -172,22 +174,56 @@ async def test_the_state_of_any_epoch_can_be_read_back(broker: Broker) -> None:
             await writer.at(2)
 
 
-async def test_only_one_of_two_writers_writes_until_it_leaves(broker: Broker) -> None:
-    async with writing(broker, SPEC) as first:
-        registry = Registry()
-        mirror = Mirror(broker.config, registry, baseline={SPEC.id: SPEC})
-        await mirror.snapshot()
-        second = Writer(broker.config, mirror, first._provision)
-        tasks = [asyncio.create_task(second.run()), asyncio.create_task(mirror.follow())]
+@contextlib.asynccontextmanager
+async def second_writer(broker: Broker, first: Writer) -> AsyncIterator[Writer]:
+    """Another process's writer of the same catalogue, which stands by."""
+    mirror = Mirror(broker.config, Registry(), baseline={SPEC.id: SPEC})
+    await mirror.snapshot()
+    writer = Writer(broker.config, mirror, first._provision)
+    tasks = [asyncio.create_task(writer.run()), asyncio.create_task(mirror.follow())]
+    try:
+        yield writer
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_of_two_writers_the_next_writes_when_the_first_leaves(broker: Broker) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with writing(broker, SPEC) as first:
+            second = await stack.enter_async_context(second_writer(broker, first))
+            assert await put(first, OTHER) is not None
+            assert not second.leading
+        await eventually(lambda: second.leading)
+        event = await put(second, CHANGED)
+        assert event is not None and event.epoch == 3
+
+
+async def test_a_write_is_done_where_it_came_although_another_leads_and_is_asked_nothing(broker: Broker) -> None:
+    async with writing(broker, SPEC) as first, second_writer(broker, first) as second:
+        event = await put(second, OTHER)
+        assert event is not None and event.epoch == 2
+        await eventually(lambda: not first.leading)  # it hears of it at its next renewal
+        assert second.leading
+        again = await put(first, CHANGED)
+        assert again is not None and again.epoch == 3
+
+
+async def test_a_write_is_refused_while_another_process_writes(broker: Broker) -> None:
+    async with writing(broker, SPEC) as first, second_writer(broker, first) as second:
+
+        async def busy() -> None:
+            for length in itertools.count(100):
+                await put(first, msgspec.structs.replace(OTHER, max_sequence_length=length))
+                await asyncio.sleep(0.1)
+
+        task = asyncio.create_task(busy())
         with pytest.raises(ConfigWriterBusyError):
-            await put(second, OTHER)
-        assert await put(first, OTHER) is not None
-    await eventually(lambda: second.leading)
-    event = await put(second, CHANGED)
-    assert event is not None and event.epoch == 3
-    for task in tasks:
+            await put(second, CHANGED)
+        assert first.leading and not second.leading
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_writer_whose_lease_is_another_s_changes_nothing(broker: Broker) -> None:

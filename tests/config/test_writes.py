@@ -250,6 +250,7 @@ async def test_without_an_admin_token_writes_are_off_and_reads_are_not() -> None
 
 
 async def test_another_writer_is_a_reason_to_come_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "IDLE_S", 0.01)
     monkeypatch.setattr(writer, "PATIENCE_S", 0.01)
     service.writer._leading.clear()
     answer = await service.send("PUT", ONE, DOCUMENT)

@@ -83,8 +83,10 @@ async def test_a_result_that_is_a_dead_letter_is_told_to_nobody_and_is_due_again
         fault="503 from https://sink.test/",
         data=b"body",
     )
+    assert await ready.dead.count() == 0
     await ready.dead.bury(letter, 7)
     assert await ready.dead.get("a-result") == letter
+    assert await ready.dead.count() == 1
     assert await jobs.result(ready.jobs, "a-result") is None
     async with dispatching(ready) as parcels:
         await ready.dead.replay("a-result")
@@ -93,3 +95,4 @@ async def test_a_result_that_is_a_dead_letter_is_told_to_nobody_and_is_due_again
         assert (parcel.subject, parcel.data) == (letter.subject, b"body")
         await parcel.ack()
     assert await ready.dead.entries() == []
+    assert await ready.dead.count() == 0

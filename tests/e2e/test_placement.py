@@ -87,6 +87,9 @@ def test_work_is_computed_on_the_machine_it_is_placed_on_or_asked_for(
     assert (far.status_code, refused(far)["code"]) == (501, "MODEL_UNPLACED")
     assert "Deploy h100" in refused(far)["hint"] and "deployed: cpu, t4" in refused(far)["message"]
     assert (spans.status_code, refused(spans)["code"]) == (501, "MODEL_PLANNED")
+    for model, error in (("test/far", "MODEL_UNPLACED"), ("test/spans", "MODEL_PLANNED")):
+        listed = httpx.get(f"{platform.url}/v1/models/{model}").json()
+        assert (listed["state"], listed["last_error"]["code"]) == ("planned", error)
     bundles = httpx.get(f"{platform.url}/v1/configs/bundles").json()["bundles"]
     assert [(row["bundle_id"], row["model_count"]) for row in bundles] == [("default", 2), ("gliner", 1), ("sglang", 0)]
     assert bundles[0]["machine_profiles"] == ["cpu", "t4"]

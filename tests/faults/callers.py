@@ -18,7 +18,7 @@ import pytest
 
 from sie_ingress.submit import job_id
 from sie_sdk import calls, results, wire
-from sie_sdk.types import EncodeRequest, Item
+from sie_sdk.types import EncodeRequest, EncodeResult, Item
 from tests.faults.deployment import MODEL, STREAM, Deployment
 from tests.faults.noop_bundle import vector
 from tests.platform import wait_until
@@ -28,6 +28,8 @@ log = logging.getLogger("faults")
 CALLERS = 32
 PATIENCE_S = 100.0
 HELD_S = 30.0
+PROXY_S = 0.5
+"""The pause after a proxy's refusal, which names none."""
 HEADERS = {"Content-Type": wire.MSGPACK, "Accept": wire.MSGPACK}
 
 
@@ -45,16 +47,27 @@ def asked(name: str) -> Asked:
     return Asked(f"{name} {key}", key, job_id(key))
 
 
+def is_of_a_proxy(reply: httpx.Response) -> bool:
+    """Whether a proxy on the way could not reach the ingress: ours has a code and says when to come again."""
+    return reply.status_code in (502, 503, 504) and "x-sie-error-code" not in reply.headers
+
+
 class Load:
     """``count`` requests by ``callers`` at a time, on a thread of their own.
 
     ``urls``: one ingress, or several to turn to in order when one cannot be reached.
     """
 
+    model = MODEL
+    patience_s = PATIENCE_S
+    """How long a caller goes on with one request."""
+    rest_s = 0.0
+    """The pause of a caller between two requests."""
+
     def __init__(
         self, urls: Sequence[str], count: int, callers: int = CALLERS, headers: dict[str, str] | None = None
     ) -> None:
-        self.requests = [asked(f"request {number}") for number in range(count)]
+        self.requests = [self.asked(number) for number in range(count)]
         self.answered: list[str] = []
         """Ids in the order in which their answers came; one entry per answer."""
         self.met: Counter[str] = Counter()
@@ -64,6 +77,7 @@ class Load:
         """Ids that a 202 or an answer told of."""
         self._urls = list(urls)
         self._avoided: set[str] = set()
+        self._underway: Counter[str] = Counter()
         self._callers = callers
         self._headers = HEADERS | (headers or {})
         self._enough = threading.Event()
@@ -71,20 +85,32 @@ class Load:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def asked(self, number: int) -> Asked:
+        """The request of that number."""
+        return asked(f"request {number}")
+
+    def is_right(self, request: Asked, result: EncodeResult) -> bool:
+        """Whether the answer is that to the request's own text."""
+        return result.dense is not None and result.dense.tolist() == vector(request.text)
+
     def await_answered(self, count: int) -> None:
         """Return when so many are answered."""
-        wait_until(lambda: len(self.answered) >= count or not self._thread.is_alive(), PATIENCE_S)
+        wait_until(lambda: len(self.answered) >= count or not self._thread.is_alive(), self.patience_s)
         self._raise()
 
     def finish(self) -> None:
         """Return when every caller has its answer."""
-        self._thread.join(PATIENCE_S + 20)
+        self._thread.join(self.patience_s + 20)
         self._raise()
         assert not self._thread.is_alive(), f"{len(self.answered)} of {len(self.requests)} answered; met {self.met}"
 
     def avoid(self, url: str) -> None:
         """Send nothing new to an ingress; what it has is waited for."""
         self._avoided.add(url)
+
+    def underway(self, url: str) -> int:
+        """Requests that were sent to an ingress and have no answer yet, or are about to be."""
+        return self._underway[url]
 
     def return_to(self, url: str) -> None:
         """Send to it again."""
@@ -109,8 +135,9 @@ class Load:
 
         async def caller(number: int, http: httpx.AsyncClient) -> None:
             for request in pending:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(self.patience_s):
                     await self._ask(http, request, number)
+                await asyncio.sleep(self.rest_s)
 
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._callers)
         async with httpx.AsyncClient(timeout=HELD_S, limits=limits) as http:
@@ -121,10 +148,11 @@ class Load:
         job: str | None = None
         while True:
             url = self._turn(turn)
+            self._underway[url] += 1
             try:
                 if job is None:
                     headers = self._headers | {"Idempotency-Key": request.key}
-                    reply = await http.post(f"{url}/v1/encode/{MODEL}", content=body, headers=headers)
+                    reply = await http.post(f"{url}/v1/encode/{self.model}", content=body, headers=headers)
                 else:
                     reply = await http.get(url + job, headers=self._headers | {"Prefer": "wait=10"})
             except httpx.TransportError as error:
@@ -132,13 +160,18 @@ class Load:
                 turn += 1
                 await asyncio.sleep(0.2)
                 continue
-            self.met[reply.headers.get("x-sie-error-code", str(reply.status_code))] += 1
+            finally:
+                self._underway[url] -= 1
+            proxys = "a proxy's " if is_of_a_proxy(reply) else ""
+            self.met[reply.headers.get("x-sie-error-code", f"{proxys}{reply.status_code}")] += 1
             if reply.status_code in (200, 202):
                 self.accepted.add(request.id)
             if reply.status_code == 200:
                 return self._take(request, reply.content)
             if reply.status_code == 202:
                 job = reply.headers["location"]
+            elif is_of_a_proxy(reply):
+                await asyncio.sleep(PROXY_S)
             elif reply.status_code == 503:
                 await asyncio.sleep(float(reply.headers["retry-after"]))
             else:
@@ -146,7 +179,7 @@ class Load:
 
     def _take(self, request: Asked, body: bytes) -> None:
         (result,) = results.read_encode(body)
-        if result.dense is None or result.dense.tolist() != vector(request.text):
+        if not self.is_right(request, result):
             self.wrong.append(request.id)
         self.answered.append(request.id)
 

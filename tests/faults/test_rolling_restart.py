@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.callers import CALLERS, Load, account
 from tests.faults.conftest import Deploy
+from tests.platform import wait_until
 
+IN_FLIGHT = "sie_ingress_requests_in_flight"
 pytestmark = pytest.mark.e2e
 
 
@@ -18,9 +22,22 @@ def test_a_rolling_restart_of_the_ingresses_cuts_nobody(deploy: Deploy) -> None:
         load.await_answered(100 * (number + 1))
         load.avoid(deployment.url(name))  # first it gets no new requests, then it is told to stop
         load.await_answered(100 * (number + 1) + 20)
+        await_all_in_hand(load, deployment.url(name))
         deployment.stop(name)
         deployment.start(name)
         load.return_to(deployment.url(name))
     again = account(deployment, load)
     assert not again.begun_again
     assert set(load.met) == {"200", "202"}, "held requests became jobs, and none was cut or refused"
+
+
+def await_all_in_hand(load: Load, url: str) -> None:
+    """Return when an ingress has read every request that was sent to it: one in a socket would be cut."""
+    wait_until(lambda: held(url) == load.underway(url))
+
+
+def held(url: str) -> int:
+    """Requests that an ingress has in hand, by its own account."""
+    told = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    encodes = (IN_FLIGHT, {"operation": "encode"})
+    return int(sum(one.value for family in told for one in family.samples if (one.name, one.labels) == encodes))

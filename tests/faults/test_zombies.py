@@ -19,11 +19,20 @@ def begun(deployment: Deployment, worker: str) -> set[str]:
     return {line.id for line in deployment.recorded("start", worker)}
 
 
+def frozen_at_work(deployment: Deployment, name: str) -> bool:
+    """Stop a bundle, and let it go on if it had nothing in hand just then."""
+    deployment.send(name, signal.SIGSTOP)
+    at_work = bool(begun(deployment, name) - {line.id for line in deployment.recorded("done", name)})
+    if not at_work:
+        deployment.send(name, signal.SIGCONT)
+    return at_work
+
+
 def test_a_worker_that_was_frozen_computes_nothing_that_others_took_over_meanwhile(deployment: Deployment) -> None:
     deployment.up("bundle-1", "bundle-2")
     load = Load([deployment.url()], 300)
     load.await_answered(60)
-    deployment.send("bundle-1", signal.SIGSTOP)
+    wait_until(lambda: frozen_at_work(deployment, "bundle-1"))
     before = begun(deployment, "bundle-1")
     load.finish()
     taken_over = before & begun(deployment, "bundle-2")

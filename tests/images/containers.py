@@ -113,9 +113,8 @@ class Container:
     @property
     def process_id(self) -> int:
         """Of the process within; the one started here only waits for it."""
-        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
-        wait_until(lambda: bool(children.read_text()))
-        return int(children.read_text())
+        wait_until(lambda: bool(self._within()))
+        return self._within()[0]
 
     def get(self, path: str) -> httpx.Response | None:
         """An answer of its HTTP door, or nothing while nobody listens."""
@@ -137,9 +136,19 @@ class Container:
         return self._outer.wait(40)
 
     def kill(self) -> None:
-        """End it whatever it does."""
+        """End it whatever it does, and all that it started."""
+        # `--kill-child` is not enough: a process that becomes another user no longer ends with its parent.
+        for process in self._within():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self._outer.kill()
         self._outer.wait()
+
+    def _within(self) -> list[int]:
+        try:
+            return list(map(int, Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()))
+        except FileNotFoundError:
+            return []
 
 
 @contextlib.contextmanager

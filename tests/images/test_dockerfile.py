@@ -88,6 +88,14 @@ def test_what_an_image_needs_is_what_its_extra_asks_for() -> None:
     assert {re.split(r"[<>=]", each)[0] for each in gpu - bundle} == {"flash-attn"}
 
 
+@pytest.mark.parametrize(("line", "variant"), [("cuda: Optional[str] = None", "cpu"), ("cuda = '13.0'", "cuda")])
+def test_a_torch_of_the_other_kind_is_told_from_its_version(tmp_path: Path, line: str, variant: str) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/version.py").write_text(f"__version__ = '2.13.0'\n{line}\nhip: Optional[str] = None\n")
+    assert runpy.run_path(str(IMAGES / "packages.py"))["torch_variant"](tmp_path) == variant
+    assert re.search(r"packages\.py torch \$\{VARIANT\}", TEXT)
+
+
 def test_what_the_build_may_see_is_what_it_copies() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {word for line in re.findall(r"^COPY (?!--from)(.*)", TEXT, re.MULTILINE) for word in line.split()[:-1]}

@@ -69,4 +69,5 @@ async def test_health_shows_how_each_lane_stands(desk: Desk) -> None:
             "wanted": 1,
             "live": 1,
             "bundle_config_hash": desk.registry.hash_of(LANE),
+            "failure": "",
         }

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
+from sie_config.registry import lane_of
 from sie_ingress.held import Held
 from tests.conftest import eventually
-from tests.ingress.conftest import Desk
+from tests.ingress.conftest import SPEC, Desk
+
+LANE = lane_of(SPEC)
+OTHER = msgspec.structs.replace(LANE, pool="other")
 
 
 async def test_the_answer_ends_the_hold() -> None:
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(Held().within(60, answer))
+    waiting = asyncio.create_task(Held().within(60, answer, LANE))
     await asyncio.sleep(0)
     answer.set_result("here")
     assert await waiting == "here"
@@ -22,12 +27,12 @@ async def test_the_answer_ends_the_hold() -> None:
 async def test_an_answer_that_is_there_already_needs_no_time() -> None:
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     answer.set_result("here")
-    assert await Held().within(0, answer) == "here"
+    assert await Held().within(0, answer, LANE) == "here"
 
 
 async def test_a_future_that_did_not_come_in_time_is_still_usable_and_a_coroutine_is_cancelled() -> None:
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    assert await Held().within(0.001, answer) is None
+    assert await Held().within(0.001, answer, LANE) is None
     answer.set_result("later")
     cancelled = asyncio.Event()
 
@@ -38,7 +43,7 @@ async def test_a_future_that_did_not_come_in_time_is_still_usable_and_a_coroutin
             cancelled.set()
         return "never"
 
-    assert await Held().within(0.001, never()) is None
+    assert await Held().within(0.001, never(), LANE) is None
     await eventually(cancelled.is_set)
 
 
@@ -47,17 +52,30 @@ async def test_what_the_answer_raises_is_raised() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await Held().within(1, fails())
+        await Held().within(1, fails(), LANE)
 
 
 async def test_leaving_lets_everybody_go_now_and_later() -> None:
     held = Held()
     answers = [asyncio.get_running_loop().create_future() for _ in range(3)]
-    waiting = [asyncio.create_task(held.within(60, answer)) for answer in answers]
+    waiting = [asyncio.create_task(held.within(60, answer, LANE)) for answer in answers]
     await asyncio.sleep(0)
     held.leave()
     assert await asyncio.gather(*waiting) == [None, None, None]
-    assert await held.within(60, asyncio.get_running_loop().create_future()) is None
+    assert await held.within(60, asyncio.get_running_loop().create_future(), LANE) is None
+
+
+async def test_a_lane_whose_workers_are_given_up_lets_go_of_its_own() -> None:
+    held, answers = Held(), [asyncio.get_running_loop().create_future() for _ in range(3)]
+    waiting = [
+        asyncio.create_task(held.within(60, answer, lane))
+        for answer, lane in zip(answers, [LANE, OTHER, LANE], strict=True)
+    ]
+    await asyncio.sleep(0)
+    held.let_go(LANE)
+    assert await waiting[0] is await waiting[2] is None
+    answers[1].set_result("here")
+    assert await waiting[1] == "here"
 
 
 async def test_an_ingress_that_leaves_gives_whom_it_holds_a_job_that_is_computed_once(desk: Desk) -> None:

@@ -27,8 +27,16 @@ class Clock:
         return self.now
 
 
-def standing(at: float, waiting: int, rate: float = 10.0, wanted: int = 2) -> bytes:
-    return msgspec.json.encode(LaneStatus(LANE, waiting, rate, True, wanted, 0, at))
+def standing(
+    at: float,
+    waiting: int,
+    rate: float = 10.0,
+    wanted: int = 2,
+    granted: int = 2,
+    missing_since: float = 0.0,
+    failure: str = "",
+) -> bytes:
+    return msgspec.json.encode(LaneStatus(LANE, waiting, rate, True, wanted, 0, at, granted, missing_since, failure))
 
 
 def beat(at: float, state: Literal["starting", "ready", "draining"] = "ready", worker: str = "w") -> bytes:
@@ -72,7 +80,29 @@ async def test_retry_after_is_the_median_measured_cold_start_less_what_has_passe
     clock.now += 15.0
     assert await lanes.retry_after(LANE) == 25.0
     clock.now += 100.0
-    assert await lanes.retry_after(LANE) == 1.0
+    assert await lanes.retry_after(LANE) == 37.5, "half of what it is late"
+    clock.now += 1000.0
+    assert await lanes.retry_after(LANE) == LONGEST_S
+
+
+async def test_an_ingress_that_has_just_started_knows_from_others_how_late_a_lane_is() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.told(lane_status.key(LANE), standing(clock.now, 0, missing_since=clock.now - 65))
+    assert await lanes.retry_after(LANE) == 30.0
+    assert await lanes.look_again_s(LANE) == LOOK_AT_MOST_S
+
+
+async def test_a_wake_that_came_to_nothing_makes_no_later_one_late() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.woken(LANE)
+    clock.now += 1000.0
+    lanes.told(lane_status.key(LANE), standing(clock.now, 0, wanted=0))
+    lanes.woken(LANE)
+    clock.now += 1.0
+    lanes.told(lane_status.key(LANE), standing(clock.now - 1, 0, wanted=0))
+    assert await lanes.retry_after(LANE) == 4.0
 
 
 async def test_who_asks_again_looks_at_half_of_what_is_left_and_less_often_the_later_it_is() -> None:
@@ -151,6 +181,48 @@ async def test_a_cold_lane_s_wait_is_its_start_and_then_its_backlog_over_the_pod
     lanes.told(lane_status.key(LANE), standing(clock.now, 300))
     assert await lanes.retry_after(LANE) == 20.0
     lanes.told(lane_status.key(LANE), standing(clock.now + 1, 0, wanted=0))
+    assert await lanes.retry_after(LANE) == 5.0
+
+
+async def test_pods_that_are_wanted_and_were_never_had_are_not_counted_on() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    for granted, seconds in ((0, 35.0), (1, 35.0), (3, 15.0), (9, 8.0)):
+        clock.now += 1
+        lanes.told(lane_status.key(LANE), standing(clock.now, 300, wanted=10, granted=granted))
+        assert round(await lanes.retry_after(LANE)) == seconds
+
+
+async def test_a_lane_is_given_up_while_somebody_tells_so_lately_and_nobody_is_there() -> None:
+    clock = Clock()
+    lanes, told = Lanes(MemoryBroker(), 5.0, clock), list[Lane]()
+    lanes.on_given_up(told.append)
+    failed = standing(clock.now, 3, missing_since=clock.now - 900, failure="No worker has come.")
+    lanes.told(lane_status.key(LANE), failed)
+    assert told == [LANE]
+    refusal = lanes.given_up(LANE, "j1")
+    assert refusal is not None and refusal.message == "No worker has come."
+    assert refusal.details == {"missing_s": 900.0, "job": "j1", "location": "/v1/jobs/j1"}
+    assert refusal.retry_after == LONGEST_S
+    lanes.heard("w", beat(clock.now))
+    assert lanes.given_up(LANE) is None
+    lanes.heard("w", None)
+    assert lanes.given_up(LANE) is not None
+    clock.now += BELIEVED_S
+    assert lanes.given_up(LANE) is None
+
+
+async def test_a_start_that_failed_is_no_measurement_of_how_long_starts_take() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.woken(LANE)
+    clock.now += 900
+    lanes.told(lane_status.key(LANE), standing(clock.now, 1, missing_since=clock.now - 900, failure="No."))
+    lanes.woken(LANE)
+    clock.now += 10
+    lanes.heard("w", beat(clock.now))
+    lanes.heard("w", None)
+    lanes.told(lane_status.key(LANE), standing(clock.now, 0, wanted=0))
     assert await lanes.retry_after(LANE) == 5.0
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sie_broker.records import LoadFailure, WorkerState
 from sie_config.model.model_spec import Profile
-from sie_config.registry import lane_of
+from sie_config.registry import Registry, lane_of
 from sie_ingress.models import fleet, info
 from sie_sdk import results
 from sie_sdk.types import ModelLoadError, ProfileInfo
@@ -66,7 +66,7 @@ async def test_one_model_carries_both_words_side_by_side(desk: Desk) -> None:
 def test_a_model_s_state_is_that_of_the_worker_where_it_is_furthest(
     workers: list[dict[str, object]], state: str
 ) -> None:
-    row = info(SPEC, fleet(msgspec.structs.replace(STATE, **worker) for worker in workers), [])
+    row = info(SPEC, fleet(msgspec.structs.replace(STATE, **worker) for worker in workers), Registry())
     assert (row.state, row.loaded) == (state, state == "loaded")
     assert (row.last_error is not None) == (state == "failed")
 
@@ -76,10 +76,11 @@ def test_a_model_s_state_is_that_of_the_worker_where_it_is_furthest(
 )
 def test_why_a_model_did_not_load_is_told_in_the_protocol_s_words_and_never_as_final(reason: str, code: str) -> None:
     failed = msgspec.structs.replace(STATE, failed={SPEC.id: LoadFailure(reason, "It says why.", 2)})
-    assert info(SPEC, fleet([failed]), []).last_error == ModelLoadError(code, "It says why.", 2, permanent=False)
+    told = info(SPEC, fleet([failed]), Registry()).last_error
+    assert told == ModelLoadError(code, "It says why.", 2, permanent=False)
 
 
 def test_a_model_s_own_default_profile_is_marked() -> None:
     spec = msgspec.structs.replace(SPEC, profiles={"light": Profile(), "dark": Profile()}, default_profile="light")
-    told = info(spec, fleet([]), []).profiles
+    told = info(spec, fleet([]), Registry()).profiles
     assert told == {"light": ProfileInfo(is_default=True), "dark": ProfileInfo()}

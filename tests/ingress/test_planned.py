@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from sie_broker.contract import Broker
+from sie_config.registry import Registry
 from sie_ingress.models import fleet, info
 from sie_sdk.errors import ModelPlannedError
 from sie_sdk.refusals import read_error
@@ -71,7 +72,7 @@ async def test_the_catalogue_tells_that_it_is_planned_and_why_and_openai_s_words
     assert row["last_error"] == {"code": "MODEL_PLANNED", "message": WAITS, "attempts": 0, "permanent": True}
     assert PLANNED.id not in [each["id"] for each in body["data"]] and SPEC.id in [each["id"] for each in body["data"]]
     assert (await desk.client.get(f"/v1/models/{PLANNED.id}")).json()["state"] == "planned"
-    assert info(PLANNED, fleet([]), []).last_error == ModelLoadError("MODEL_PLANNED", WAITS, 0, permanent=True)
+    assert info(PLANNED, fleet([]), Registry()).last_error == ModelLoadError("MODEL_PLANNED", WAITS, 0, permanent=True)
 
 
 async def test_the_states_of_the_cluster_are_those_of_models_that_are_served(desk: Desk) -> None:

@@ -84,6 +84,11 @@ def built(overlay: Path) -> list[dict[str, Any]]:
     pytest.skip("neither kustomize nor kubectl is installed: overlays are not built")
 
 
+def kept(overlay: Path) -> list[dict[str, Any]]:
+    """What is applied by itself, and stays."""
+    return list(yaml.safe_load_all((overlay / component.FOLDER / "kept.yaml").read_text()))
+
+
 def named(overlay: Path, kind: str, name: str) -> dict[str, Any]:
     (found,) = [each for each in built(overlay) if each["kind"] == kind and each["metadata"]["name"] == name]
     return found
@@ -259,14 +264,42 @@ def test_policies_and_budgets_select_pods_that_there_are(overlay: Path) -> None:
         assert wanted <= names, each["metadata"]["name"]
 
 
+def test_nothing_that_keeps_data_is_deleted_with_the_rest_and_all_of_the_rest_can_be_listed(overlay: Path) -> None:
+    kinds = {each["kind"] for each in built(overlay)}
+    assert kinds.isdisjoint({"Namespace", "PersistentVolume", "PersistentVolumeClaim", "Secret"})
+    servers = named(overlay, "StatefulSet", "sie-nats")["spec"]
+    assert servers["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    for each in (*built(overlay), *kept(overlay)):
+        assert each["metadata"]["labels"]["app.kubernetes.io/part-of"] == "sie", each["metadata"]["name"]
+
+
+def test_what_is_kept_is_valid_and_holds_every_claim_that_pods_mount(overlay: Path) -> None:
+    namespace, *claims = kept(overlay)
+    for each in (namespace, *claims):
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    assert namespace["metadata"]["name"] == values.load(overlay).namespace
+    mounted = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for _, pod in pods(overlay)
+        for volume in pod.get("volumes", ())
+        if "persistentVolumeClaim" in volume
+    }
+    assert mounted == {claim["metadata"]["name"] for claim in claims}
+
+
 def test_everything_is_in_the_namespace_that_its_addresses_name(overlay: Path) -> None:
     told = values.load(overlay)
     for each in built(overlay):
-        if each["kind"] not in ("Namespace", "PersistentVolume"):
-            assert each["metadata"]["namespace"] == told.namespace, each["metadata"]["name"]
+        assert each["metadata"]["namespace"] == told.namespace, each["metadata"]["name"]
     demand = {each["metadata"]["name"]: each for each in built(overlay) if is_knative(each)}
     for service in manifests.services(manifests.deployment(told), told):
         assert service["metadata"]["name"] in demand
+
+
+def test_a_nats_server_counts_as_up_only_once_it_has_what_the_others_have(overlay: Path) -> None:
+    (container,) = named(overlay, "StatefulSet", "sie-nats")["spec"]["template"]["spec"]["containers"]
+    assert container["startupProbe"]["httpGet"]["path"] == container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert named(overlay, "PodDisruptionBudget", "sie-nats")["spec"]["maxUnavailable"] == 1
 
 
 def test_nats_has_room_for_what_the_streams_set_aside_and_a_server_for_each_copy(overlay: Path) -> None:

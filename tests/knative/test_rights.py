@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ def test_real_processes_do_all_that_they_do_and_the_server_refuses_nothing(deplo
     asyncio.run(_give_up(deployment))
     deployment.start("bundle")
     wait_until(lambda: asyncio.run(deployment.ask_server(f"$JS.API.STREAM.INFO.{DEAD}"))["state"]["messages"] == 1)
+    assert "sie_dead_letters 1.0" in httpx.get(f"{deployment.url()}/metrics", timeout=5).text
     # A server that comes back: everybody looks for what was lost, workers tell each other what they have.
     deployment.kill("nats-1")
     deployment.launch("nats-1")
@@ -78,6 +80,12 @@ def test_real_processes_do_all_that_they_do_and_the_server_refuses_nothing(deplo
     deployment.start("bundle")
     job = waiting.headers["Location"]
     wait_until(lambda: httpx.get(deployment.url() + job, timeout=5).status_code == 200)
+    # One that waits while nobody is up is told as soon as its result is there.
+    deployment.stop("bundle")
+    with ThreadPoolExecutor() as beside:
+        patient = beside.submit(ask, deployment, "patient", Prefer="wait=30")
+        deployment.start("bundle")
+        assert patient.result(30).status_code == 200
     for name in ("bundle", "demand", "ingress", "config"):
         deployment.stop(name)
     assert deployment.violations() == []

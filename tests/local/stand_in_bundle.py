@@ -36,6 +36,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         else:
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
             until = headers.get("ce-holduntil")
+            log.info("asked")
             await hold(reader, datetime.fromisoformat(until).timestamp() - time.time() if until else 0)
             status, body = 200, {"worker": os.getpid(), "draining": draining.is_set()}
         data = json.dumps(body).encode()

@@ -187,6 +187,16 @@ def test_a_connection_cut_before_the_reply_is_tried_again_with_the_same_key(
     assert len(server.asked) == 3
 
 
+def test_what_a_gateway_says_of_a_server_that_was_killed_is_tried_again_with_the_same_key(
+    server: ScriptedServer, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "RETRY_AFTER_S", 0.001)
+    server.script = [Answer(502, b"EOF"), Answer(504, b"activator request timeout"), vectors()]
+    call("encode", "m", "a")
+    assert len({request.headers["idempotency-key"] for request in server.asked}) == 1
+    assert len(server.asked) == 3
+
+
 def test_a_key_of_the_callers_own_is_sent(server: ScriptedServer, call: Caller) -> None:
     server.script = [vectors()]
     call("encode", "m", "a", idempotency_key="mine")
@@ -211,7 +221,7 @@ def test_a_servers_error_arrives_as_its_own_class(server: ScriptedServer, call: 
     ("answer", "status", "shown"),
     [
         (Answer(200, b"<html>login", {"X-Request-ID": "r7"}), 200, "<html>login"),
-        (Answer(502, b"<html>bad gateway", {"X-Request-ID": "r7"}), 502, "<html>bad gateway"),
+        (Answer(500, b"<html>oh no", {"X-Request-ID": "r7"}), 500, "<html>oh no"),
         (Answer(302, b"", {"Location": "/login", "X-Request-ID": "r7"}), 302, "empty"),
         (Answer(200, vectors().body[:30], {"X-Request-ID": "r7"}), 200, "truncated"),
         (Answer(200, vectors(2).body, {"X-Request-ID": "r7"}), None, "2 results came back for 1 items"),

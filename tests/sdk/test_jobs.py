@@ -20,6 +20,7 @@ from sie_sdk import (
     JobStatus,
     OutOfMemoryError,
     Progress,
+    ProvisioningFailedError,
     QueueFullError,
     QueueUnavailableError,
     SIEAsyncClient,
@@ -28,6 +29,8 @@ from sie_sdk import (
     jobs,
 )
 from sie_sdk.errors import SIEError
+from sie_sdk.replies import Extracted
+from sie_sdk.types import Operation
 from tests.sdk.scripted_server import (
     Answer,
     Asked,
@@ -70,6 +73,27 @@ def test_a_jobs_result_is_what_its_operation_returns(server: ScriptedServer, cal
     assert [entry.index for entry in on(ranked, "result").scores] == [1, 0]
     assert on(none, "result") == []
     assert [request.path for request in server.asked[4:]] == ["/v1/jobs/j1"] * 4
+
+
+@pytest.mark.parametrize("method", ["status", "done", "result"])
+@pytest.mark.parametrize(
+    ("attached", "held", "reply"),
+    [
+        ("encode", "score", scores(0.5)),
+        ("encode", "extract", extracted(Extracted([], []))),
+        ("extract", "encode", vectors(1)),
+    ],
+)
+def test_a_job_of_another_operation_than_it_was_attached_as_says_which(
+    server: ScriptedServer, call: Caller, on: Caller, attached: Operation, held: Operation, reply: Answer, method: str
+) -> None:
+    server.script = [reply]
+    job = call("job", "j1", attached)
+    with pytest.raises(UnexpectedReplyError, match=f"Job j1 has the result of {held}, not of {attached}") as caught:
+        on(job, method)
+    assert caught.value.hint == f"Attach to it with client.job('j1', '{held}')."
+    server.script = [reply]
+    assert on(call("job", "j1", held), "status") == JobStatus("j1", "done")
 
 
 def test_a_job_is_waited_for_with_held_looks(server: ScriptedServer, call: Caller, on: Caller) -> None:
@@ -120,6 +144,19 @@ def test_a_server_that_is_away_for_a_moment_does_not_fail_the_job(
     job = call("submit", "encode", "m", ["a"])
     with pytest.raises(QueueUnavailableError):
         on(job, "status")
+    assert len(on(job, "result")) == 1
+
+
+def test_a_job_whose_workers_do_not_come_is_queued_and_may_be_asked_again(
+    server: ScriptedServer, call: Caller, on: Caller
+) -> None:
+    failed = refused(ProvisioningFailedError("No worker has started within 900 s.", retry_after=120.0, job="j1"))
+    server.script = [QUEUED, failed, failed, failed, vectors()]
+    job = call("submit", "encode", "m", ["a"])
+    assert on(job, "status") == JobStatus("j1", "queued", 120.0, "No worker has started within 900 s.")
+    assert on(job, "done") is False
+    with pytest.raises(ProvisioningFailedError):
+        on(job, "result")
     assert len(on(job, "result")) == 1
 
 

@@ -19,7 +19,7 @@ CASES: dict[str, tuple[Answer, dict[str, Any]]] = {
     "a server's error": (refused(InvalidInputError("No.")), {}),
     "a refusal for now": (refused(QueueFullError("Full.")), {"wait_for_capacity": False}),
     "a job, for who does not wait": (accepted(JobStatus("j1")), {"wait_for_capacity": False}),
-    "a proxy's page": (Answer(502, b"<html>"), {}),
+    "a proxy's page": (Answer(500, b"<html>"), {}),
     "a reply that is cut": (Answer(200, vectors().body[:30]), {}),
     "a reply to something else": (Answer(200, vectors(2).body), {}),
     "a connection that is cut": (Answer(hang_up=True), {"wait_for_capacity": False}),

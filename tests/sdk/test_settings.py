@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -13,6 +15,7 @@ class Example(msgspec.Struct, frozen=True):
     pool: str
     max_items: int = 4096
     verbose: bool = False
+    precision: Literal["auto", "float32"] = "auto"
 
 
 def test_unset_variables_keep_their_defaults() -> None:
@@ -31,3 +34,8 @@ def test_a_missing_or_wrong_value_names_its_variable(environ: dict[str, str], va
     with pytest.raises(ConfigurationError, match=variable) as caught:
         settings.read(Example, environ)
     assert caught.value.field == variable
+
+
+def test_a_value_that_is_none_of_the_known_ones_is_told_them() -> None:
+    with pytest.raises(ConfigurationError, match=r"SIE_PRECISION='float8' is wrong: one of auto, float32 is meant\."):
+        settings.read(Example, {"SIE_POOL": "p", "SIE_PRECISION": "float8"})

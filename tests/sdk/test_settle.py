@@ -18,6 +18,7 @@ from sie_sdk.errors import (
     JobNotFoundError,
     OutOfMemoryError,
     ProvisioningError,
+    ProvisioningFailedError,
     QueueFullError,
     SIEError,
     UnexpectedReplyError,
@@ -204,6 +205,15 @@ def test_a_job_whose_result_may_pass_is_asked_for_again_by_the_request_itself() 
     assert [send.method for send in world.sent] == ["POST", "GET", "POST", "GET"]
     assert world.sent[2] == world.sent[0]
     assert world.states == ["provisioning", "retrying", "provisioning", "done"]
+
+
+@pytest.mark.parametrize("before", [[], [accepted()]])
+def test_workers_that_do_not_come_are_not_waited_for_any_longer(before: list[Reply | SIEError]) -> None:
+    failed = ProvisioningFailedError("No worker has started within 900 s.", retry_after=60.0, job="j1")
+    world = World([*before, refused(failed)])
+    with pytest.raises(ProvisioningFailedError, match="within 900 s") as caught:
+        world.run(wait_for_capacity=True)
+    assert (caught.value.details, caught.value.retry_after, world.waits) == ({"job": "j1"}, 60.0, [])
 
 
 def test_a_lost_connection_is_tried_again_on_the_post_and_on_the_job() -> None:

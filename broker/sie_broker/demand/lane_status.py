@@ -39,6 +39,12 @@ class LaneStatus(msgspec.Struct, frozen=True):
     live: int
     """Pods that are ready."""
     at: float = 0.0
+    granted: int = 0
+    """The most pods it had at a time, as far as that still holds: what ``wanted`` may come to."""
+    missing_since: float = 0.0
+    """Since when its Service is asked for pods and has none that is ready, as ``at``; 0: it has, or is not asked."""
+    failure: str = ""
+    """Why that is believed to stay so until somebody puts it right; empty: a pod may still come by itself."""
 
     @property
     def at_rest(self) -> bool:

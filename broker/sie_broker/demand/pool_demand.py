@@ -46,10 +46,31 @@ def leased(table: PoolTable, now: float) -> set[Lane]:
     return {lane for pool in table.pools.values() if pool.minimum and pool.living(now) for lane in pool.lanes()}
 
 
+def service(lane: Lane, table: PoolTable) -> Lane:
+    """The Service that the lane's workers come from."""
+    return lane if stands_alone(lane, table) else service_of(lane)
+
+
 def services(pods: Mapping[Lane, int], table: PoolTable) -> dict[Lane, int]:
-    """How many pods all lanes of each Service ask for together."""
+    """How many pods all lanes of each Service ask for, or have, together."""
     counts: dict[Lane, int] = {}
     for lane, count in pods.items():
-        service = lane if stands_alone(lane, table) else service_of(lane)
-        counts[service] = counts.get(service, 0) + count
+        own = service(lane, table)
+        counts[own] = counts.get(own, 0) + count
     return counts
+
+
+def unasked(present: Mapping[Lane, int], asked: Mapping[Lane, int], table: PoolTable) -> dict[Lane, int]:
+    """Of the workers that are up, by lane, those that nobody asks their Service for.
+
+    A worker that a pool has just asked for works for its home until it is assigned: it is no second one.
+    """
+    there, wanted = services(present, table), services(asked, table)
+    left = {own: count - wanted.get(own, 0) for own, count in there.items()}
+    found = {}
+    for lane, count in present.items():
+        own = service(lane, table)
+        if (more := min(count - asked.get(lane, 0), left[own])) > 0:
+            found[lane] = more
+            left[own] -= more
+    return found

@@ -1,7 +1,7 @@
 """Demand sessions: CloudEvent POSTs without a payload, held open so that Knative's autoscaler sees concurrency.
 
-Owns how many are open per lane and their renewal. How many there should be is decided in ``holder``; what a bundle does
-with one is its own business: sessions shape the replica count, they do not route work.
+Owns how many are open per lane, their renewal, and how each Service answers them. How many there should be is decided
+in ``holder``; what a bundle does with one is its own business: sessions shape the replica count, they route no work.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import time
 import uuid
+from collections.abc import Collection
 from datetime import UTC, datetime
 from enum import Enum
 from types import TracebackType
@@ -20,6 +22,7 @@ from urllib.parse import quote
 import httpx
 
 from sie_broker import clock
+from sie_broker.demand.supply import Answer
 from sie_broker.records import Lane
 
 log = logging.getLogger("sie.broker.sessions")
@@ -27,6 +30,11 @@ log = logging.getLogger("sie.broker.sessions")
 AVAILABLE_TYPE = "dev.sie.work.available.v1"
 OVERDUE_S = 10.0
 """How long past its end a session may stay open before it is taken for lost with the machine that held it."""
+COLD_S, COLD_OVERDUE_S = 10.0, 5.0
+"""The most seconds of a session of a Service without a worker, and the same for it. A session waits at the revision
+that was routed to when it opened: the one that repairs a Service is asked for its first pod when this has passed."""
+EXCERPT = 100
+"""Characters of a refusal that are told."""
 SETTLED_S = 1.0
 """A session that ended sooner is no session: without this a bundle with a wrong clock would be called in a circle."""
 
@@ -79,6 +87,8 @@ class Sessions:
         self._url = url
         self._session_s = session_s
         self._slots: dict[Lane, list[asyncio.Task[None]]] = {}
+        self._cold: frozenset[Lane] = frozenset()
+        self._answers: dict[Lane, Answer] = {}
         # A TLS context costs 20 ms and several MB; inside a cluster or a laptop there is nothing to verify.
         self._client = httpx.AsyncClient(
             verify=url.startswith("https:"), trust_env=False, limits=httpx.Limits(max_connections=None), timeout=None
@@ -100,6 +110,14 @@ class Sessions:
         self._shrink(lane, count)
         while len(slots) < count:
             slots.append(asyncio.create_task(self._keep_open(lane)))
+
+    def cold(self, services: Collection[Lane]) -> None:
+        """These have no worker now, and all others do."""
+        self._cold = frozenset(services)
+
+    def answer(self, lane: Lane) -> Answer:
+        """How the Service last answered a session, if no worker did."""
+        return self._answers.get(lane, Answer())
 
     def _shrink(self, lane: Lane, count: int) -> list[asyncio.Task[None]]:
         slots = self._slots[lane]
@@ -125,15 +143,31 @@ class Sessions:
 
     async def _session(self, url: str, lane: Lane) -> tuple[Ended, str]:
         """Hold one session open until its end; never raises for what the other side does."""
-        length = self._session_s * random.uniform(0.8, 1.2)
+        longest, overdue = (COLD_S, COLD_OVERDUE_S) if lane in self._cold else (self._session_s, OVERDUE_S)
+        length = min(longest, self._session_s) * random.uniform(0.8, 1.2)
         headers = event_headers(lane, clock.now() + length)
         try:
-            async with asyncio.timeout(length + OVERDUE_S):
-                status = (await self._client.post(url, headers=headers)).status_code
+            async with asyncio.timeout(length + overdue):
+                reply = await self._client.post(url, headers=headers)
         except TimeoutError:
+            self._answers[lane] = Answer()
             return Ended.WAITING, "no answer"
         except httpx.HTTPError as error:
-            return Ended.BROKEN, str(error) or type(error).__name__
-        if status == 504:
-            return Ended.WAITING, "504"
-        return (Ended.NORMALLY, "200") if status == 200 else (Ended.BROKEN, f"HTTP {status}")
+            said = str(error) or type(error).__name__
+            self._answers[lane] = Answer(said, is_unknown(error))
+            return Ended.BROKEN, said
+        if reply.status_code == 200:
+            self._answers.pop(lane, None)
+            return Ended.NORMALLY, "200"
+        said = f"HTTP {reply.status_code} {reply.text[:EXCERPT]}".strip()
+        self._answers[lane] = Answer(said, reply.status_code == 404)
+        return (Ended.WAITING if reply.status_code == 504 else Ended.BROKEN), said
+
+
+def is_unknown(error: BaseException | None) -> bool:
+    """Whether an address could not be reached because nobody has that name, as where there is no such Service."""
+    while error is not None:
+        if isinstance(error, socket.gaierror):
+            return error.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+        error = error.__cause__ or error.__context__
+    return False

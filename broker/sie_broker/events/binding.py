@@ -115,6 +115,12 @@ def prefix(headers: Headers) -> str:
     return PREFIX if binary and not _is_event(named.content_type) else ""
 
 
+def is_event(headers: Headers) -> bool:
+    """Whether an HTTP message says of itself that it is an event, or a batch of them."""
+    named = _Headers(headers)
+    return _is_event(named.content_type) or any(name == "specversion" for name, _ in named.attributes)
+
+
 def is_batch(headers: Headers) -> bool:
     """Whether an HTTP message is a batch of events."""
     content_type = _Headers(headers).content_type

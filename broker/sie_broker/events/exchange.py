@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_args
 
+import msgspec
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker.events import event_format
@@ -23,6 +24,10 @@ OPERATIONS: dict[str, Operation] = {work_type(operation): operation for operatio
 """The operation of each inference event, ``dev.sie.encode.v1`` for instance."""
 
 
+NAMED = "operation"
+"""The attribute that makes a request of an event of any other type: many sources of events cannot choose theirs."""
+
+
 class Asked(NamedTuple):
     """What an inference event asks for; ``data`` is a request body in the format ``media``."""
 
@@ -32,6 +37,10 @@ class Asked(NamedTuple):
     media: MediaType
 
 
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_text = msgspec.json.Decoder(str)
+
+
 def read(event: CloudEvent, prefix: str = "") -> Asked:
     """Read an inference event; ``prefix`` goes before an attribute's name in errors, as it was sent (``ce-``).
 
@@ -39,25 +48,60 @@ def read(event: CloudEvent, prefix: str = "") -> Asked:
         InvalidInputError: it is none, or lacks its model or its data.
         UnsupportedMediaTypeError: its data is neither msgpack nor JSON.
     """
-    operation = OPERATIONS.get(event.get_type())
-    if operation is None:
+    operation = OPERATIONS.get(event.get_type()) or _named(event, prefix)
+    model, data = extension(event, "model"), event.get_data()
+    if not isinstance(data, bytes):
         raise InvalidInputError(
-            f"{event.get_type()[:80]} is no inference event.",
-            field=f"{prefix}type",
-            limit=", ".join(OPERATIONS),
-            hint=f"Send as {prefix}type one of {', '.join(OPERATIONS)}.",
+            "The event has no data.",
+            field="data",
+            hint=f"Send the body of POST /v1/{operation}/{model or '{model}'} as its data.",
         )
-    if not (model := extension(event, "model")):
+    # Without a type data is JSON, as in the JSON format: a message that a person types has none.
+    media = wire.body_type(event.get_datacontenttype() or wire.JSON)
+    if not model and media == wire.JSON:
+        model, data = _told_in_data(data)
+    if not model:
         raise InvalidInputError(
             f"{prefix}model is missing.", field=f"{prefix}model", hint="Name the model; GET /v1/models lists them."
         )
-    data = event.get_data()
-    if not isinstance(data, bytes):
+    return Asked(operation, model, data, media)
+
+
+def _told_in_data(data: bytes) -> tuple[str, bytes]:
+    """The model and the body of a request whose data says both, all that ``kn event send`` can say.
+
+    It sets no attributes, and fields but no lists: there one item stands for itself.
+    """
+    try:
+        body = _fields.decode(data)
+        model = _text.decode(body.pop("model", b'""'))
+    except (ValueError, RecursionError):
+        return "", data  # who has named the model is told what is wrong with the data
+    items = bytes(body.get("items", b""))
+    if items.startswith(b"{"):
+        body["items"] = msgspec.Raw(b"[%b]" % items)
+    return model, msgspec.json.encode(body)
+
+
+def _named(event: CloudEvent, prefix: str) -> Operation:
+    """What an event of another type asks for."""
+    named = extension(event, NAMED)
+    for operation in get_args(Operation):
+        if named == operation:
+            return operation  # type: ignore[no-any-return]  # one of the literals
+    if named:
         raise InvalidInputError(
-            "The event has no data.", field="data", hint=f"Send the body of POST /v1/{operation}/{model} as its data."
+            f"{prefix}{NAMED} {named[:80]!r} is none.",
+            field=f"{prefix}{NAMED}",
+            limit=", ".join(get_args(Operation)),
         )
-    # Without a type data is JSON, as in the JSON format: a message that a person types has none.
-    return Asked(operation, model, data, wire.body_type(event.get_datacontenttype() or wire.JSON))
+    raise InvalidInputError(
+        f"{event.get_type()[:80]} is no inference event.",
+        field=f"{prefix}type",
+        limit=", ".join(OPERATIONS),
+        hint=f"Send as {prefix}type one of {', '.join(OPERATIONS)}, "
+        f"or as {prefix}{NAMED} one of {', '.join(get_args(Operation))}.",
+    )
 
 
 def extension(event: CloudEvent, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 import nats.errors
@@ -33,7 +34,7 @@ async def connect(
     nc = Client()
 
     async def on_error(error: Exception) -> None:
-        log.warning("nats: %s", error or type(error).__name__)
+        _said.say(str(error) or type(error).__name__)
 
     async def on_lost() -> None:
         if not nc.is_closed:
@@ -61,6 +62,24 @@ async def connect(
         )
     nc.options["max_reconnect_attempts"] = -1
     return nc
+
+
+class Said:
+    """What went wrong, once: a server that is not there yet is looked for ten times a second."""
+
+    def __init__(self, silence_s: float = 10.0) -> None:
+        self._silence_s = silence_s
+        self._last: tuple[str, float] = ("", 0.0)
+
+    def say(self, what: str) -> None:
+        """Log it, unless it was the last thing to be said and that is not long ago."""
+        (last, at), now = self._last, time.monotonic()
+        if what != last or now - at >= self._silence_s:
+            self._last = (what, now)
+            log.warning("nats: %s", what)
+
+
+_said = Said()
 
 
 def inbox(name: str) -> str:

@@ -71,7 +71,9 @@ def _ingress() -> Rights:
         *_reads(CONFIG, PRESENCE, *written),
         *_writes(*written),
     ]
-    return _rights("ingress", publish, _hears(CONFIG, PRESENCE, LANES, POOLS), [f"{API}.STREAM.MSG.GET.{DUE}"])
+    # Who waits for a job watches its result.
+    hears = (*_hears(CONFIG, PRESENCE, LANES, POOLS), f"$KV.{JOBS}.result.*")
+    return _rights("ingress", publish, hears, [f"{API}.STREAM.MSG.GET.{DUE}"])
 
 
 def _bundle() -> Rights:

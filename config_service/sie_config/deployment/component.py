@@ -13,6 +13,7 @@ import yaml
 
 from sie_broker.jetstream import permissions
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
+from sie_broker.pools import pool
 from sie_config.deployment import manifests
 from sie_config.deployment.values import Scale, Values
 
@@ -20,7 +21,10 @@ Json = dict[str, Any]
 
 FOLDER: Final = "rendered"
 WRITTEN: Final = "# Written by `sie manifests render` from values.yaml, which is the file to change.\n"
+KEPT: Final = f"{WRITTEN}# Applied by itself, first: what `kubectl delete -k` of the overlay leaves where it is.\n"
 TLS: Final = "/etc/nats-tls"
+
+PART: Final = {"app.kubernetes.io/part-of": "sie"}
 
 # Where a Service's pods are told where a ConfigMap is, whose name ends with what is in it.
 _REFERENCES: Final[Json] = {
@@ -54,7 +58,7 @@ def files(values: Values) -> dict[str, str]:
         "nats.conf": WRITTEN + nats_conf(values),
         **{f"{name}.env": _env(settings) for name, settings in settings_of(values).items()},
     }
-    return told | ({"weights.yaml": _yaml(_claim(values))} if values.weights.storage_class else {})
+    return told | {"kept.yaml": KEPT + _yaml(*_kept(values)).removeprefix(WRITTEN)}
 
 
 def settings_of(values: Values) -> dict[str, dict[str, str]]:
@@ -63,18 +67,23 @@ def settings_of(values: Values) -> dict[str, dict[str, str]]:
     config = {
         "SIE_HOST": "0.0.0.0",
         "SIE_MACHINE_PROFILES": values.profiles,
+        "SIE_POOLS": pool.DEFAULT,  # a Service's pods are everybody's, and leases give them to other pools
         "SIE_STREAM_REPLICAS": str(min(3, values.nats.servers)),
     }
     demand = {"SIE_DEMAND_URL": values.demand_url, "SIE_MAX_SCALE": str(values.max_scale)}
+    # Who takes a request says whether its sink is allowed, and who sends the result asks once more.
+    sinks = {"SIE_REPLY_SINKS": ",".join(values.reply_sinks)} if values.reply_sinks else {}
     return {
-        "ingress": ingress | values.settings.get("ingress", {}),
+        "ingress": ingress | sinks | values.settings.get("ingress", {}),
         "config": config | values.settings.get("config", {}),
-        "demand": demand | values.settings.get("demand", {}),
+        "demand": demand | sinks | values.settings.get("demand", {}),
     }
 
 
 def nats_conf(values: Values) -> str:
     """The configuration of each NATS server. Passwords come from its environment: ``NATS_<USER>``."""
+    # A server that joins a cluster deletes what it had alone after half a minute: it does not come to see it.
+    store = "/data" if values.nats.servers == 1 else "/data/cluster"
     lines = [
         "server_name: $POD_NAME",
         "port: 4222",
@@ -83,7 +92,7 @@ def nats_conf(values: Values) -> str:
         "lame_duck_duration: 30s",
         "lame_duck_grace_period: 5s",
         # A tenth stays free for what the streams need besides their messages.
-        f"jetstream {{ store_dir: /data, max_file_store: {manifests.in_bytes(values.nats.storage) * 9 // 10},"
+        f"jetstream {{ store_dir: {store}, max_file_store: {manifests.in_bytes(values.nats.storage) * 9 // 10},"
         " max_memory_store: 67108864 }",
     ]
     if values.nats.tls:
@@ -128,8 +137,9 @@ def _kustomization(values: Values) -> Json:
         "apiVersion": "kustomize.config.k8s.io/v1alpha1",
         "kind": "Component",
         "namespace": values.namespace,
-        "resources": ["bundles.yaml", *(["weights.yaml"] if values.weights.storage_class else [])],
+        "resources": ["bundles.yaml"],
         "configurations": ["references.yaml"],
+        "generatorOptions": {"labels": PART},
         "configMapGenerator": [*generated, {"name": "sie-nats", "files": ["nats.conf"]}],
         "images": [*registry, {"name": "nats", **_image(values.nats.image)}],
         "patches": list(_patches(values)),
@@ -167,7 +177,11 @@ def _reached(user: str, values: Values) -> list[Json]:
 def _scaled(scale: Scale) -> list[Json]:
     path = "/spec/template/metadata/annotations/autoscaling.knative.dev~1"
     told = {"min-scale": scale.min_scale, "max-scale": scale.max_scale}
-    return [{"op": "replace", "path": f"{path}{name}", "value": str(value)} for name, value in told.items()]
+    asked = "/spec/template/spec/containers/0/resources/requests"
+    return [
+        *({"op": "replace", "path": f"{path}{name}", "value": str(value)} for name, value in told.items()),
+        *({"op": "add", "path": f"{asked}/{name}", "value": value} for name, value in scale.requests.items()),
+    ]
 
 
 def _servers(values: Values) -> Iterable[Json]:
@@ -185,17 +199,22 @@ def _servers(values: Values) -> Iterable[Json]:
         yield {"op": "add", "path": "/spec/template/spec/volumes/-", "value": volume}
 
 
-def _claim(values: Values) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "sie-weights", "labels": {"app.kubernetes.io/part-of": "sie"}},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": values.weights.storage_class,
-            "resources": {"requests": {"storage": values.weights.size}},
-        },
-    }
+def _kept(values: Values) -> Iterable[Json]:
+    # Who enforces `restricted` looks first whether the queue-proxy of their Knative release obeys it; ours do.
+    security = {"enforce": "baseline", "warn": "restricted"}
+    labels = PART | {f"pod-security.kubernetes.io/{mode}": level for mode, level in security.items()}
+    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": values.namespace, "labels": labels}}
+    if values.weights.storage_class:
+        yield {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "sie-weights", "namespace": values.namespace, "labels": PART},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "storageClassName": values.weights.storage_class,
+                "resources": {"requests": {"storage": values.weights.size}},
+            },
+        }
 
 
 def _tls(indent: str, *, verify: bool = False) -> list[str]:

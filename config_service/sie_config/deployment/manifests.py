@@ -67,7 +67,9 @@ def service(bundle: BundleSpec, profile: MachineProfile, values: Values) -> Json
         "autoscaling.knative.dev/initial-scale": "0",
         "autoscaling.knative.dev/min-scale": "0",
         "autoscaling.knative.dev/max-scale": str(lane.max_scale),
+        "autoscaling.knative.dev/window": values.window,
         "autoscaling.knative.dev/scale-down-delay": values.scale_down_delay,
+        "autoscaling.knative.dev/scale-to-zero-pod-retention-period": values.last_pod_kept,
         "serving.knative.dev/progress-deadline": values.progress_deadline,
     }
     return {

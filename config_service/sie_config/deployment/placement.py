@@ -31,6 +31,8 @@ class Deployment(msgspec.Struct, frozen=True):
     bundles: tuple[BundleSpec, ...]
     machine_profiles: tuple[MachineProfile, ...]
     deployed: tuple[str, ...]
+    pools: tuple[str, ...] = ()
+    """The pools that workers are started in; empty: whichever a spec names."""
 
     def bundle(self, name: str) -> BundleSpec | None:
         """The bundle of that name, in whatever case; None: there is none."""
@@ -53,14 +55,15 @@ class Placement(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-def deployment(machine_profiles: str = "cpu", folder: Path = bundle_spec.PACKAGED) -> Deployment:
+def deployment(machine_profiles: str = "cpu", folder: Path = bundle_spec.PACKAGED, pools: str = "") -> Deployment:
     """What these names, separated by commas, mean with the packaged machine profiles and the bundles of ``folder``.
 
     Raises:
         ConfigurationError: a name is not known, or a file is wrong.
     """
     known = machine_profile.load()
-    return Deployment(bundle_spec.load(folder), known, machine_profile.deployed(machine_profiles, known))
+    homes = tuple(filter(None, (name.strip() for name in pools.split(","))))
+    return Deployment(bundle_spec.load(folder), known, machine_profile.deployed(machine_profiles, known), homes)
 
 
 def encode(told: Deployment) -> bytes:
@@ -90,6 +93,8 @@ def place(spec: ModelSpec, there: Deployment) -> Placement:
         return _no_bundle(spec, there)
     if bundle.status == "planned":
         return Placement(bundle.id, planned=True, why=bundle.blocked_by)
+    if there.pools and spec.pool not in there.pools:
+        return _no_worker(spec, bundle, there)
     here = [profile for profile in there.on(bundle) if profile.name in there.deployed]
     if spec.machine_profiles:
         names = {profile.name for profile in here}
@@ -162,6 +167,14 @@ def _no_bundle(spec: ModelSpec, there: Deployment) -> Placement:
         "",
         why=f"no bundle runs family {spec.family} with {does or 'no task'}",
         hint=f"Where an adapter of that name is installed, its spec says so: `bundle: {there.bundles[0].id}`.",
+    )
+
+
+def _no_worker(spec: ModelSpec, bundle: BundleSpec, there: Deployment) -> Placement:
+    return Placement(
+        bundle.id,
+        why=f"no worker is started in its pool {spec.pool}; deployed: {', '.join(there.pools)}",
+        hint="Leave `pool` out of its spec; a request chooses a pool that has a lease by X-SIE-Pool.",
     )
 
 

@@ -12,12 +12,15 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from sie_broker.events.allow_list import AllowList
 from sie_config.deployment.machine_profile import Quantity
 from sie_config.model import faults
 from sie_config.model.model_spec import Name
 from sie_sdk.errors import ConfigurationError
 
 FILE: Final = "values.yaml"
+ASKED_FOR: Final = 100
+"""Pods that are asked of a Service at most, where its budget is smaller: ``kn`` may raise that at any time."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Seconds = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(s|m)$")]
 Component = Literal["ingress", "config", "demand", "bundle"]
@@ -36,10 +39,12 @@ class Lane(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many pods of the ingress or the config service there may be."""
+    """How many pods of the ingress or the config service there may be, and what each asks for."""
 
     min_scale: Count = 0
     max_scale: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    requests: dict[str, Quantity] = {}
+    """Instead of the base's own, by resource."""
 
 
 class Nats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,8 +84,12 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Those that are deployed (``SIE_MACHINE_PROFILES``)."""
     namespace: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=40)] = "sie"
     cluster_domain: str = "cluster.local"
+    window: Seconds = "60s"
+    """Over what time the autoscaler takes the mean of what is asked for; it rests as long before zero."""
     scale_down_delay: Seconds = "5m"
     """How long a bundle keeps a pod that nobody holds a session for."""
+    last_pod_kept: Seconds = "30s"
+    """How long the last pod outlives a decision for zero: an autoscaler that was restarted makes it of every lane."""
     progress_deadline: Seconds = "1800s"
     """How long a new pod may take: a large image on a new node."""
     demand_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 2
@@ -90,6 +99,8 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: Scale = Scale(max_scale=2)
     nats: Nats = Nats()
     weights: Weights = Weights()
+    reply_sinks: list[str] = []
+    """Beginnings of URLs to which results may be sent (``SIE_REPLY_SINKS``): the Brokers of Knative Eventing, say."""
     settings: dict[Component, dict[str, str]] = {}
     """Further ``SIE_*`` settings of each process (docs/settings.md)."""
 
@@ -100,8 +111,8 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def max_scale(self) -> int:
-        """The most pods of any Service (``SIE_MAX_SCALE``); each has its own bound besides."""
-        return max(lane.max_scale for lane in self.machine_profiles.values())
+        """``SIE_MAX_SCALE``: more than any Service may have, so that its own bound is the one that counts."""
+        return max(ASKED_FOR, *(lane.max_scale for lane in self.machine_profiles.values()))
 
     @property
     def demand_url(self) -> str:
@@ -142,6 +153,11 @@ def load(folder: Path) -> Values:
         raise ConfigurationError(
             f"{path}: nats.servers: {values.nats.servers} is even.", field="nats.servers", hint="One, three or five."
         )
+    try:
+        AllowList(",".join(values.reply_sinks), "")
+    except ConfigurationError as error:
+        error.field = "reply_sinks"
+        raise
     for component, settings in values.settings.items():
         for name in settings:
             if not re.fullmatch(r"SIE_[A-Z0-9_]+", name):

@@ -37,8 +37,10 @@ SEEDED = 200
 """Models that one write of the baseline changes."""
 ATTEMPTS = 8
 """How often a write is tried while others write, or the lease is renewed under it."""
+IDLE_S = 1.0
+"""How long whoever leads may write nothing while a write waits here, before this process leads instead."""
 PATIENCE_S = 2.0
-"""How long a write waits for this process to lead."""
+"""How long a write waits for that."""
 AT_ONCE = 64
 """Events of the history that are asked for at a time."""
 HISTORY_S = 365 * 24 * 3600
@@ -123,17 +125,30 @@ class Writer:
         """
         if dry_run:
             return self._event(edit, actor, kind, note)
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self._leading.wait()
-        except TimeoutError:
-            raise _busy("Another process writes the catalogue.") from None
+        await self._await_lead()
         # Those that wait for their turn have their queues made meanwhile: that takes longer than the write.
         event = self._event(edit, actor, kind, note)
         if event is not None and self._turn.locked():
             await self._lay(event)
         async with self._turn:
             return await self._write(edit, actor, kind, note, request)
+
+    async def _await_lead(self) -> None:
+        # Who leads and gets no writes may be on its way out: for half a minute Knative sends it none, nor tells it.
+        epoch = self.state.epoch
+        if await self._leads_within(IDLE_S):
+            return
+        if self.state.epoch == epoch:
+            self._lease.claim()
+        if not await self._leads_within(PATIENCE_S):
+            raise _busy("Another process writes the catalogue.")
+
+    async def _leads_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._leading.wait()
+        except TimeoutError:
+            return False
 
     async def request(self, key: str) -> Recorded | None:
         """What this Idempotency-Key was answered.

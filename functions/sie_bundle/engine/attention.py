@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.sight import Sight, Slopes
 
@@ -29,7 +29,7 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, Sight], Tensor]
 def kernel(device: torch.device) -> Attend:
     """The fastest attention this device has."""
     if device.type != "cuda":
-        return tiled
+        return attend
     try:
         import flash_attn  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
     except ImportError:

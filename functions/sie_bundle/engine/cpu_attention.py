@@ -1,7 +1,7 @@
-"""Attention on a CPU: batched matrix products, tile by tile, whose scores stay in its cache.
+"""Attention on a CPU: torch's fused kernel once for each length, or batched matrix products tile by tile.
 
-Measured by itself on one thread it is up to twice as fast in bfloat16 as torch's fused kernel for CPUs; what that is
-worth for a whole pass, ``bench/engine.py`` shows.
+In bfloat16 the products, whose scores stay in the cache, are up to twice as fast on one thread; in float32 the fused
+kernel is, by a quarter to two fifths. What that is worth for a whole pass, ``bench/engine.py`` shows.
 """
 
 from __future__ import annotations
@@ -27,6 +27,28 @@ FAR = -30_000.0
 """What is added to the scores of a token nobody sees: 2 to its power is 0."""
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
+    """See `attention.Attend`; ``by_maximum``: see `tiled`."""
+    whole = packed.keys is None and sight.window is None and sight.bias is None
+    one_call = len(packed.lengths) == 1 and packed.longest <= ALONE
+    if whole and (one_call or q.dtype is torch.float32):
+        return by_length(q, k, v, packed, sight)
+    return tiled(q, k, v, packed, sight, by_maximum=by_maximum)
+
+
+def by_length(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+    """See `attention.Attend`; a token sees its whole text, or with ``sight.causal`` all before it."""
+    parts = []
+    for group in packed.groups:
+        queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
+        attended = scaled_dot_product_attention(
+            queries, keys, values, is_causal=sight.causal, scale=math.log(2), enable_gqa=k.shape[1] < q.shape[1]
+        )
+        parts.append(attended.transpose(1, 2).flatten(0, 1))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return out if len(out) == len(q) else pad(out, (0, 0, 0, 0, 0, len(q) - len(out)))
+
+
 def tiled(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
     """See `attention.Attend`.
 
@@ -36,14 +58,6 @@ def tiled(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_m
     and keys. Where it was not as good the result is not finite, and ``by_maximum`` is the way. A second dimension
     takes what nobody sees out of sight.
     """
-    if (
-        packed.longest <= ALONE
-        and len(packed.lengths) == 1
-        and packed.keys is None
-        and sight.window is None
-        and sight.bias is None
-    ):
-        return _alone(q, k, v, packed.longest, sight)
     if (share := q.shape[1] // k.shape[1]) > 1:
         k, v = (x.repeat_interleave(share, dim=1) for x in (k, v))
     cut = _cut(packed, q.dtype)
@@ -57,15 +71,6 @@ def tiled(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_m
         attended = _attend(tile, tile.gather(queries), tile.gather(keys), tile.gather(values), cut, sight, by_maximum)
         out[tile.start : tile.stop] = tile.scatter(attended)
     return out if tokens == cut.length else pad(out, (0, 0, 0, 0, 0, cut.length - tokens))
-
-
-def _alone(q: Tensor, k: Tensor, v: Tensor, length: int, sight: Sight) -> Tensor:
-    """One short text: a single call costs less than the steps around several."""
-    queries, keys, values = (x[:length].transpose(0, 1)[None] for x in (q, k, v))
-    attended = scaled_dot_product_attention(
-        queries, keys, values, is_causal=sight.causal, scale=math.log(2), enable_gqa=len(k[0]) < len(q[0])
-    )
-    return pad(attended[0].transpose(0, 1), (0, 0, 0, 0, 0, len(q) - length))
 
 
 class _Cut(NamedTuple):

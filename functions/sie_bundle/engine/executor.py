@@ -1,7 +1,8 @@
 """The executor: one device's threads that run forwards back to back; while one batch runs, the next gathers.
 
 Owns the queue in front of the device and who gets which result or error. What goes together is ``batch``; what a
-forward does is the model's. No timers: a lone request starts at once, and whatever came meanwhile is the next batch.
+forward does is the model's. A lone request starts at once, and whatever came meanwhile is the next batch, for which a
+stream that has answered several waits a moment (``gathering``).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from sie_broker import clock
-from sie_bundle.engine import outputs
+from sie_bundle.engine import cores, outputs
 from sie_bundle.engine.batch import Entry, Limits, Slice, form
+from sie_bundle.engine.cores import Cores
 from sie_bundle.engine.cost import Fit, reading
+from sie_bundle.engine.gathering import awaited, patience_s
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, UnavailableError
@@ -83,6 +86,8 @@ class Executor:
         max_batch_s: the most seconds a batch may be expected to take, for those who wait behind it.
         streams: forwards at a time. A CPU of several cores serves small batches best with one core for each.
         threads: of one forward pass; None: torch's own choice.
+        alone: threads of a pass beside which there is nothing to do; None: as many as of any other.
+        loading: whether a model is being loaded on the same cores.
         relieve: frees memory of the device after a forward pass ran out of it; returns whether there was any to free.
     """
 
@@ -92,6 +97,8 @@ class Executor:
         max_batch_s: float = float("inf"),
         streams: int = 1,
         threads: int | None = None,
+        alone: int | None = None,
+        loading: Callable[[], bool] = lambda: False,
         relieve: Callable[[], bool] = lambda: False,
     ) -> None:
         self.texts_computed = 0
@@ -100,16 +107,25 @@ class Executor:
         """Forward passes now."""
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_s = max_batch_s
-        self._threads = threads
+        self._cores = Cores(threads, alone)
+        self._loading = loading
         self._relieve = relieve
         self._queue: list[Slice] = []
         self._bulk_led = float("-inf")
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._gathered = threading.Condition(self._lock)
+        self._idle: list[threading.Condition] = []
+        """Streams without work; the one behind is woken first."""
+        self._awaited: list[int] = []
+        """How many requests in the queue streams wait for, each with its own number."""
+        self._in_passes = 0
+        """Requests, or slices of some, that are computed now."""
         self._settling = threading.Lock()
         self._closing = False
         # Daemons: a process that must end now does not wait for a forward pass.
         self._streams = [
-            threading.Thread(target=self._run, name=f"device-{number}", daemon=True) for number in range(streams)
+            threading.Thread(target=self._run, args=(number == 0,), name=f"device-{number}", daemon=True)
+            for number in range(streams)
         ]
         for stream in self._streams:
             stream.start()
@@ -151,46 +167,68 @@ class Executor:
             answer=answer,
             done={},
         )
-        with self._changed:
+        with self._lock:
             if self._closing:
                 raise UnavailableError("This worker is leaving.", retry_after=1.0)
             self._queue.append(Slice(request, 0, len(rows)))
-            self._changed.notify()
+            if self._awaited and len(self._queue) >= min(self._awaited):
+                self._gathered.notify_all()  # streams wait for different numbers
+            self._wake()
         return await answer
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens queued in front of the device."""
-        with self._changed:
+        with self._lock:
             return sum(sum(part.lengths) for part in self._queue)
 
     def close(self) -> None:
         """Refuse new work, finish what is queued and end the threads. Blocks until then."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify_all()
+            while self._idle:
+                self._wake()
+            self._gathered.notify_all()
         for stream in self._streams:
             stream.join()
 
-    def _run(self) -> None:
-        limited = False
-        while (batch := self._next()) is not None:
+    def _run(self, leads: bool) -> None:
+        """One stream, until the end. The one that ``leads`` takes whatever comes while all are idle (``cores``)."""
+        threads: int | None = None
+        answered, took_s = 0, 0.0
+        while (batch := self._next(leads, answered, took_s)) is not None:
+            answered = 0
             if batch:
-                if not limited:
-                    self._limit_threads()
-                    limited = True
+                began = time.monotonic()
                 with self._settling:
                     self.running += 1
-                self._compute(batch)
+                    self._in_passes += len(batch)
+                    beside = self.running - 1 + len(self._queue) + self._loading()
+                    wanted = self._cores.of_pass(leads=leads, beside=beside, now=began)
+                if wanted != threads:
+                    cores.take(wanted)  # not before the first batch: an idle executor does not need torch
+                    threads = wanted
+                self._compute(batch, leads, threads)
                 with self._settling:
                     self.running -= 1
+                    self._in_passes -= len(batch)
+                answered, took_s = sum(map(_is_last, batch)), time.monotonic() - began
             del batch  # an idle stream keeps no request, and so no model that was let go, alive
 
-    def _next(self) -> list[Slice] | None:
-        """Wait for work and form a batch; None when closing and nothing is left."""
-        with self._changed:
+    def _next(self, leads: bool, answered: int, took_s: float) -> list[Slice] | None:
+        """Wait for work and form a batch; None when closing and nothing is left.
+
+        Args:
+            leads: see `_run`.
+            answered: by the pass before, which took ``took_s``.
+        """
+        with self._lock:
+            if answered:
+                self._await_share(answered, took_s)
             while not self._queue and not self._closing:
-                self._changed.wait()
+                idle = threading.Condition(self._lock)
+                self._idle.insert(len(self._idle) if leads else 0, idle)
+                idle.wait()
             if not self._queue:
                 return None
             now = time.monotonic()
@@ -198,23 +236,38 @@ class Executor:
             if batch and batch[0].entry.bulk:
                 self._bulk_led = now
             if self._queue:
-                self._changed.notify()  # another stream may take what is left
+                self._wake()  # another stream may take what is left
         self._tell([(_request(part), DeadlineExceededError(LATE)) for part in dropped])
         return batch
+
+    def _wake(self) -> None:
+        if self._idle:
+            self._idle.pop().notify()
+
+    def _await_share(self, answered: int, took_s: float) -> None:
+        """Wait a moment for callers who come back, unless what is queued fills a batch (``gathering``)."""
+        expected = awaited(answered, self._in_passes, len(self._queue), len(self._streams))
+        if not expected or (self._queue and self._fill_a_batch()):
+            return
+        until = time.monotonic() + patience_s(took_s)
+        self._awaited.append(expected)
+        while len(self._queue) < expected and not self._closing and (left := until - time.monotonic()) > 0:
+            self._gathered.wait(left)
+        self._awaited.remove(expected)
+
+    def _fill_a_batch(self) -> bool:
+        """Whether the tokens queued, of which there are some, are as many as a batch may have."""
+        return self.waiting_tokens >= self._limits(self._queue[0]).ceiling
 
     def _limits(self, leader: Slice) -> Limits:
         fit = _request(leader).model.fit
         return Limits(min(self._max_batch_tokens, fit.tokens_within(self._max_batch_s)), fit.quadratic)
 
-    def _limit_threads(self) -> None:
-        """With a stream's first batch: by then torch is imported, and an idle executor does not need it."""
-        if self._threads is not None:
-            import torch
+    def _compute(self, batch: list[Slice], leads: bool = False, threads: int | None = None) -> None:
+        """Run one forward pass and give each request its part, or find out alone whose fault a failure is.
 
-            torch.set_num_threads(self._threads)
-
-    def _compute(self, batch: list[Slice]) -> None:
-        """Run one forward pass and give each request its part, or find out alone whose fault a failure is."""
+        ``leads``: see `_run`; on so many ``threads``.
+        """
         started = time.monotonic()
         rows, wanted = _gather(batch)
         model = _request(batch[0]).model
@@ -226,7 +279,11 @@ class Executor:
         except Exception as error:
             return self._recover(batch, error)
         ended = time.monotonic()
-        model.fit.observe(reading([len(row) for row in rows], ended - started))
+        lengths = [len(row) for row in rows]
+        if leads and model.fit.known:
+            self._cores.took(threads, ended - started, model.fit.seconds(lengths), ended)
+        if threads in (None, self._cores.usual):
+            model.fit.observe(reading(lengths, ended - started))
         outcomes: list[Outcome] = []
         with self._settling:
             self.batches += 1
@@ -271,7 +328,7 @@ class Executor:
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
         """Answer callers, all with one wake of their event loop, and compute nothing more of what has failed."""
         if failed := {request for request, outcome in outcomes if isinstance(outcome, Exception)}:
-            with self._changed:
+            with self._lock:
                 self._queue = [part for part in self._queue if part.entry not in failed]
         for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
             with suppress(RuntimeError):  # it is closed: nobody waits there any more
@@ -302,6 +359,11 @@ def _gather(batch: Sequence[Slice]) -> tuple[list[Row], dict[str, list[int]]]:
 def _request(part: Slice) -> _Request:
     assert isinstance(part.entry, _Request)
     return part.entry
+
+
+def _is_last(part: Slice) -> bool:
+    """Whether its caller has all rows of the request with it."""
+    return part.stop == len(_request(part).rows)
 
 
 def _outcome(part: Slice, done: Forwarded) -> Forwarded | Exception | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine.attention import Attend
-from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, apart
 
 log = logging.getLogger("sie.bundle.finite")
@@ -37,9 +37,9 @@ class Finite:
 
     def _alone(self, text: Packed) -> Tensor:
         states = self._states(text, self._attend)
-        if self._attend is not tiled or _finite(states):
+        if self._attend is not attend or _finite(states):
             return states
-        by_maximum = partial(tiled, by_maximum=True)
+        by_maximum = partial(attend, by_maximum=True)
         if _finite(shifted := self._states(text, by_maximum)):
             log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
             self._attend = by_maximum

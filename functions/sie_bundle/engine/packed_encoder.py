@@ -107,11 +107,13 @@ class PackedEncoder:
         layers = [_layer(architecture, parameters, i) for i in range(1 if shared else config.num_hidden_layers)]
         self._layers = layers * config.num_hidden_layers if shared else layers
         self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
-        self._rotation = Rotation(config.head_size, parameters.device, parameters.dtype)
+        self._rotation = Rotation(config.head_size, parameters.device, parameters.computed)
         self._ropes = {layer.attention.rope for layer in self._layers if layer.attention.rope is not None}
         bias = f"{prefix}{family.relative_bias}.weight"
-        self._bias = RelativeBias(parameters.take(bias, parameters.dtype)) if family.relative_bias else None
+        self._bias = RelativeBias(parameters.take(bias, parameters.computed)) if family.relative_bias else None
         self._slopes = slopes(config.num_attention_heads, parameters.device) if family.alibi else None
+        self._compiled = self.device.type == "cpu" and parameters.computed is parameters.dtype
+        """Whether products are made by oneDNN, for each size anew."""
         self._finite = Finite(self._states, kernel(parameters.device))
 
     def __call__(self, packed: Packed) -> Tensor:
@@ -120,7 +122,7 @@ class PackedEncoder:
 
     def _states(self, packed: Packed, attend: Attend) -> Tensor:
         tokens = len(packed.ids)
-        if self.device.type == "cpu":
+        if self._compiled:
             packed = _rounded(packed)
         x = self._embed(packed)
         batch = Batch(

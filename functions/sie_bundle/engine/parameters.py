@@ -18,6 +18,7 @@ from torch.nn.functional import layer_norm, rms_norm
 
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, Linear, activation, linear
+from sie_bundle.engine.precision import arithmetic
 from sie_sdk.errors import ModelLoadFailedError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -44,7 +45,8 @@ class Norm(NamedTuple):
 class Parameters:
     """A checkpoint's parameters for one device.
 
-    ``dtype``: of matrix products; ``stream``: of the states between them. ``bytes``: what has been taken so far.
+    ``dtype``: of linear layers' weights; ``computed``: of products with them; ``stream``: of the states between.
+    ``bytes``: what has been taken so far.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Parameters:
     ) -> None:
         self.device = device
         self.dtype = dtype
+        self.computed = arithmetic(device, dtype)
         self.stream = dtype if device.type == "cuda" else torch.float32
         self.bytes = 0
         self._architecture = architecture

@@ -1,19 +1,24 @@
-"""Precision: the numbers a device computes with, as its hardware says; never one it would have to emulate."""
+"""Precision: the numbers a device computes with, as its hardware says; never ones it would have to emulate."""
 
 from __future__ import annotations
+
+import logging
 
 import torch
 
 from sie_sdk.errors import ConfigurationError
 
+log = logging.getLogger("sie.bundle.precision")
+
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def precision(device: torch.device, wanted: str = "auto") -> torch.dtype:
-    """The type of a model's parameters and states on ``device``.
+    """The type of a model's parameters on ``device``; ``arithmetic`` says what is computed in with them.
 
     Args:
-        wanted: "auto", or a type by name; then it is taken as it is.
+        wanted: "auto", or a type by name. It is taken as it is, but for bfloat16 on a CPU that does not multiply it:
+            what such a CPU takes by itself is nearer to the model.
 
     Raises:
         ConfigurationError: there is no such type.
@@ -23,10 +28,24 @@ def precision(device: torch.device, wanted: str = "auto") -> torch.dtype:
             raise ConfigurationError(
                 f"SIE_PRECISION={wanted!r} is unknown.", field="SIE_PRECISION", limit=f"auto, {', '.join(PRECISIONS)}"
             )
-        return PRECISIONS[wanted]
+        if wanted != "bfloat16" or device.type != "cpu" or native_bfloat16():
+            return PRECISIONS[wanted]
+        log.warning("this CPU does not multiply bfloat16; it computes in float32 instead")
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
-    return torch.bfloat16 if native_bfloat16() else torch.float32
+    if native_bfloat16():
+        return torch.bfloat16
+    return torch.float16 if arithmetic(device, torch.float16) is torch.float32 else torch.float32
+
+
+def arithmetic(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What is computed in where the weights of linear layers are kept in ``dtype``.
+
+    On a CPU float16 is a way to keep weights: half as many bytes come from memory for each product, in float32, which
+    FBGEMM's kernels make of them on the way.
+    """
+    kept = device.type == "cpu" and dtype is torch.float16 and "fbgemm" in torch.backends.quantized.supported_engines
+    return torch.float32 if kept else dtype
 
 
 def native_bfloat16() -> bool:

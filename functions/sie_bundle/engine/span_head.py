@@ -10,7 +10,7 @@ labels, that leaves a fortieth of the work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -27,7 +27,6 @@ from sie_bundle.engine.parameters import Parameters, run
 
 if TYPE_CHECKING:
     from sie_bundle.engine.gliner import Config
-    from sie_bundle.engine.heads import Head
 
 AT_ONCE = 1024
 """Spans, or pairs of words and labels, whose hidden layer is in memory at a time: 13 MB for a hidden size of 768."""
@@ -45,7 +44,7 @@ class Places(NamedTuple):
     word_counts: list[int]
 
 
-def spans(tokenizer: LabelTokenizer, parameters: Parameters) -> Head:
+def spans(tokenizer: LabelTokenizer, parameters: Parameters) -> Callable[[Tensor, Packed, Sequence[int]], list[Floats]]:
     """The head. Of a row with n words and C labels it gives logits.
 
     [n, width, C]: of the span from each word on that is 1 to ``width`` words long; 0 where the row ends before. Of

@@ -55,7 +55,7 @@ class NotPackable(Exception):  # noqa: N818
 class Body:
     """A model of transformers without its heads, in evaluation, on one device.
 
-    ``dtype``: of matrix products, at best; see `quicken`.
+    ``dtype``: of linear layers' weights, at best; see `quicken`.
     """
 
     def __init__(self, checkpoint: Checkpoint, parameters: Parameters) -> None:

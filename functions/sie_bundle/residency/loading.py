@@ -85,7 +85,7 @@ class Loader:
         # Threads of their own, so that a fetch that takes minutes is in no model's way. They do not step back: reading
         # a tokenizer holds Python's lock from start to end, and whoever holds it should be done with it soon.
         self._fetches = ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch")
-        self._at_once = ThreadPoolExecutor(THREADS, thread_name_prefix="load")
+        self._at_once = asyncio.Semaphore(THREADS)
 
     def here(self, spec: ModelSpec) -> bool:
         """Whether the weights are on this machine, ready to be opened."""
@@ -136,13 +136,24 @@ class Loader:
         """
         # Made before there is any model whose forward passes their settings could reach.
         beside, stepped_back = _one_core(0), _one_core(NICENESS)
-        # On all cores only the first one: several threads that wait for each other are many times slower where others
-        # take one of their cores.
-        threads = stepped_back if behind else beside if opened.kept else self._at_once
         # Not the thread's result: one that stepped back may not come to let go of it while others are busy, and until
         # then the model would count as in use.
         made: list[Model] = []
-        await asyncio.get_running_loop().run_in_executor(threads, lambda: made.append(self._made(opened, behind)))
+
+        async def run(threads: ThreadPoolExecutor) -> None:
+            await asyncio.get_running_loop().run_in_executor(threads, lambda: made.append(self._made(opened, behind)))
+
+        if behind or opened.kept:
+            await run(stepped_back if behind else beside)
+            return made.pop()
+        # On all cores only the first one: several threads that wait for each other are many times slower where others
+        # take one of their cores. Its thread ends with it: OpenMP counts those that helped it for as long as it lives.
+        async with self._at_once:
+            fresh = ThreadPoolExecutor(1, thread_name_prefix="load")
+            try:
+                await run(fresh)
+            finally:
+                fresh.shutdown(wait=False)
         return made.pop()
 
     async def keep(self, opened: Opened, model: Model) -> Opened:
@@ -158,7 +169,6 @@ class Loader:
     def close(self) -> None:
         """Start no further load."""
         self._fetches.shutdown(wait=False, cancel_futures=True)
-        self._at_once.shutdown(wait=False, cancel_futures=True)
 
     def _made(self, opened: Opened, behind: bool) -> Model:
         from sie_bundle.engine.model import EncoderModel, load

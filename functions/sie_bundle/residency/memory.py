@@ -13,7 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from sie_bundle import control_group
+
 KIB = 1024
+
+KEPT_PIECE, KEPT_END = 32 * 1024**2, 64 * 1024**2
+"""The most bytes of one piece that the C library keeps when it is freed, and of the unused end of each of its heaps."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""As glibc's malloc.h has them."""
 
 
 class Memory(NamedTuple):
@@ -48,8 +55,19 @@ def give_back(device: str) -> None:
         import torch
 
         torch.cuda.empty_cache()
-    elif trim := _trim():
+    elif trim := _library("malloc_trim"):
         trim(0)
+
+
+def keep_freed() -> None:
+    """Let the C library keep what a pass frees for the next one, until `give_back`.
+
+    By itself it returns each state of a batch to the system, and the next pass takes the same pages anew, one fault for
+    every 4 KiB: a twentieth of the time of a batch of documents.
+    """
+    if set_option := _library("mallopt"):
+        set_option(_M_MMAP_THRESHOLD, KEPT_PIECE)
+        set_option(_M_TRIM_THRESHOLD, KEPT_END)
 
 
 def _cuda(device: str) -> Memory:
@@ -69,15 +87,8 @@ def _meminfo(root: Path) -> Memory:
 
 
 def _groups(root: Path) -> Iterator[Memory]:
-    """This process's control group and those above it, as far as they have a limit."""
-    try:
-        entries = (root / "proc/self/cgroup").read_text().splitlines()
-        own = next(entry.removeprefix("0::") for entry in entries if entry.startswith("0::"))
-    except (OSError, StopIteration):
-        return
-    top = root / "sys/fs/cgroup"
-    group = top / own.lstrip("/")
-    for folder in (group, *group.parents):
+    """This process's control groups, as far as they have a limit."""
+    for folder in control_group.folders(root):
         try:
             limit = (folder / "memory.max").read_text().strip()
             if limit != "max":
@@ -87,13 +98,11 @@ def _groups(root: Path) -> Iterator[Memory]:
                 yield Memory(max(0, used), int(limit))
         except OSError:
             pass  # the top has no limit, and a container does not see what is above it
-        if folder == top:
-            return
 
 
 @cache
-def _trim() -> Callable[[int], int] | None:
-    """glibc's ``malloc_trim``; None where there is another C library."""
+def _library(name: str) -> Callable[..., int] | None:
+    """A function of glibc; None where there is another C library."""
     if sys.platform != "linux":
         return None
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return getattr(ctypes.CDLL(None), name, None)

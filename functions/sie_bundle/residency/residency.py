@@ -110,6 +110,10 @@ class Residency:
         """Those on their way in."""
         return tuple(name_of(spec) for spec in self._loads)
 
+    def is_loading(self) -> bool:
+        """Whether any is. May be asked by any thread."""
+        return bool(self._loads)
+
     def failed(self, count: int) -> list[Failure]:
         """The models that did not load when they were last tried, the last ``count`` of them."""
         return self._failures.latest(count)

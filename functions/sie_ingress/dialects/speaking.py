@@ -41,6 +41,7 @@ from sie_sdk.errors import (
     ModelUnplacedError,
     NotFoundError,
     ProvisioningError,
+    ProvisioningFailedError,
     SIEError,
     UnavailableError,
 )
@@ -152,6 +153,8 @@ class Dialects:
                 yield self._registry.resolve(name)
 
     async def _late(self, lane: Lane) -> SIEError:
+        if (given_up := self._lanes.given_up(lane)) is not None:
+            return given_up
         retry_after = await self._lanes.retry_after(lane)
         if self._lanes.live(lane):
             return UnavailableError("The answer took longer than a request is held.", retry_after=retry_after)
@@ -195,7 +198,8 @@ def named_models(setting: str) -> list[str]:
 
 def refuse(spoken: Spoken, error: SIEError) -> Response:
     """An error as the dialect says it, with our code in a header and when another try makes sense."""
-    headers = {"X-SIE-Error-Code": error.code, "x-should-retry": "true" if error.status in MAY_PASS else "false"}
+    again = error.status in MAY_PASS and not isinstance(error, ProvisioningFailedError)
+    headers = {"X-SIE-Error-Code": error.code, "x-should-retry": "true" if again else "false"}
     if error.retry_after is not None:
         headers["Retry-After"] = http_refusals.seconds(min(error.retry_after, LONGEST_RETRY_S))
     status, body = spoken.refuse(error)

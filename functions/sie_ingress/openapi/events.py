@@ -40,10 +40,13 @@ class Event(Struct):
     specversion: Annotated[str, Meta(pattern=r"^1\.0$")]
     id: Annotated[str, Meta(min_length=1)]
     source: Annotated[str, Meta(min_length=1)]
-    type: Annotated[str, Meta(pattern=r"^dev\.sie\.(encode|score|extract)\.v1$")]
+    type: Annotated[str, Meta(min_length=1)]
+    """``dev.sie.encode.v1``, ``dev.sie.score.v1``, ``dev.sie.extract.v1``; or any, with ``operation``."""
     model: Annotated[str, Meta(min_length=1)]
     data: dict[str, Any]
     """The body of the route of that name."""
+    operation: Attribute | UnsetType = UNSET
+    """``encode``, ``score`` or ``extract``; nothing where the type is one of ours."""
     datacontenttype: str | UnsetType | None = UNSET
     priority: Priority | Literal[""] | UnsetType | None = UNSET
     tenant: Attribute | UnsetType = UNSET
@@ -70,12 +73,14 @@ _PARAMETERS: Final = (
     Parameter("ce-id", "With the source and the tenant it is the request: sent again, it is the same job."),
     Parameter("ce-source", "Who asks; a URI of your own."),
     Parameter("ce-type", "What for: `dev.sie.encode.v1`, `dev.sie.score.v1` or `dev.sie.extract.v1`."),
+    Parameter("ce-operation", "With a type of your own: `encode`, `score` or `extract`."),
     Parameter("ce-model", "The model's id.", example=MODEL),
     Parameter("ce-priority", "`interactive` or `bulk`."),
     Parameter("ce-tenant", "On whose behalf."),
     Parameter("ce-expirytime", "When nobody wants the answer any more, RFC 3339."),
     Parameter("ce-pool", "The pool that is to compute it."),
     Parameter("ce-replyto", "Where the result event is sent: a URL or a `nats:` subject the server allows."),
+    Parameter("replyto", "The same, for events that do not say it themselves.", where="query"),
     Parameter(
         "Prefer",
         "`wait=N`: hold up to N seconds for the result event; `reply`: as long as the server holds anything.",
@@ -97,8 +102,9 @@ DESCRIBED: Final[Described] = {
         summary="Ask for work with CloudEvents",
         tag="events and jobs",
         description="One event in binary mode (attributes in `ce-` headers, the body is the data) or structured mode, "
-        "or a batch of at most 1000. 2xx comes once the work is kept. To senders an error of status 404, 409 or 504 "
-        "comes as 400, with the same code: they would send the event again.",
+        "or a batch of at most 1000. What is posted to `/` and is an event is taken here. 2xx comes once the work is "
+        "kept. To senders an error of status 404, 409 or 504 comes as 400, with the same code: they would send the "
+        "event again.",
         parameters=_PARAMETERS,
         body=Body((EncodeRequest, ScoreRequest, ExtractRequest), BOTH, others={STRUCTURED: Event, BATCH: list[Event]}),
         replies=(

@@ -29,7 +29,8 @@ SDK: Final = Parameter(
 )
 PREFER: Final = Parameter(
     "Prefer",
-    "`wait=N`: hold up to N seconds before answering 202. Other preferences are ignored.",
+    "`wait=N`: hold up to N seconds before answering 202. `wait=0` and `respond-async`: a job in any case. Other "
+    "preferences are ignored.",
     example="wait=30",
 )
 IDEMPOTENCY: Final = Parameter("Idempotency-Key", "Repeats with the same key are one job, computed once.")
@@ -118,6 +119,7 @@ NOT_PLACED: Final[tuple[type[SIEError], ...]] = (
 )
 NOT_COMPUTED: Final[tuple[type[SIEError], ...]] = (
     errors.ProvisioningError,
+    errors.ProvisioningFailedError,
     errors.ModelLoadingError,
     errors.OutOfMemoryError,
     errors.ModelLoadFailedError,

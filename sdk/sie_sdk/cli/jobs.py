@@ -234,7 +234,7 @@ def _submit(
 def _status(client: SIEClient, id: str) -> JobStatus:
     from sie_sdk import refusals, results
     from sie_sdk.effects import Call
-    from sie_sdk.settle import is_of_the_server, read
+    from sie_sdk.settle import is_of_the_server, read, still_queued
 
     def call() -> Call[JobStatus]:
         reply: Reply = yield _look(id)
@@ -243,6 +243,8 @@ def _status(client: SIEClient, id: str) -> JobStatus:
         if reply.status < 300:
             return JobStatus(id, "done")
         error = refusals.read_error(reply.status, reply.headers, reply.body)
+        if (queued := still_queued(id, error)) is not None:
+            return queued
         if is_of_the_server(error) or isinstance(error, JobNotFoundError):
             raise error
         return JobStatus(id, "failed", message=error.message)

@@ -178,6 +178,9 @@ def health(seen: Mapping[str, Any]) -> None:
         table.add_row(*_plain_texts(name, str(lane["waiting"]), str(lane["wanted"]), str(lane["live"]), rate))
     if table.row_count:
         _print(table)
+        for lane in seen["lanes"]:
+            if lane.get("failure"):
+                click.echo(f"{lane['pool']}/{lane['bundle']}/{lane['gpu']}: {lane['failure']}")
         click.echo()
     table = _table("worker", "state", "pool", "bundle", "gpu", "in hand", "memory", "models")
     for worker in seen.get("workers", ()):

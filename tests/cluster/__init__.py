@@ -1,0 +1,1 @@
+"""The platform on a real Knative: what is deployed, asked and broken there."""

@@ -1,0 +1,103 @@
+"""How bundle pods end: the status of their last moment and what they said, both gone from the cluster with the pod.
+
+Owns the following of both from outside, by ``kubectl``, and deaths without a word, which Kubernetes has none of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.cluster import kube, place
+from tests.cluster.deployed import Deployed
+from tests.cluster.place import NAMESPACE
+
+LAST = "jsonpath={.metadata.name} {.status.containerStatuses[?(@.name=='bundle')].state.terminated.exitCode}{'\\n'}"
+
+
+class Endings:
+    """Follows bundle pods; see `followed`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._following: list[subprocess.Popen[bytes]] = []
+        self._follow("status", "get", "pods", "-l", kube.WORKERS, "-w", "-o", LAST)
+
+    def follow(self) -> None:
+        """Keep what the workers that are up say from now on, and said until now."""
+        for pod in kube.pods():
+            if kube.ready(pod) and not (self._folder / kube.name(pod)).exists():
+                self._follow(kube.name(pod), "logs", "-f", kube.name(pod), "-c", "bundle")
+
+    def exit_code(self, pod: str) -> int | None:
+        """What its worker exited with; None: it did not yet."""
+        told = re.search(rf"^{pod} (\d+)$", (self._folder / "status").read_text(), re.MULTILINE)
+        return int(told[1]) if told else None
+
+    def answered(self, deployed: Deployed) -> int:
+        """How many requests the workers have answered: those that are up, and those that were followed and drained.
+
+        Heartbeats tell it of those that are up, one a second: it is known once it has stayed the same for two of them.
+        """
+        told = [self._told(deployed)]
+
+        def settled() -> bool:
+            told.append(self._told(deployed))
+            return len(told) > 5 and len(set(told[-5:])) == 1
+
+        kube.until(settled)
+        return told[-1]
+
+    def _told(self, deployed: Deployed) -> int:
+        drained = {pod.name: re.search(r"drained: (\d+) requests answered", pod.read_text()) for pod in self._logs()}
+        gone = {name: int(told[1]) for name, told in drained.items() if told}
+        up = [int(row["completed"]) for row in deployed.workers() if not row["name"].startswith(tuple(gone))]
+        return sum(up) + sum(gone.values())
+
+    def _logs(self) -> list[Path]:
+        return [told for told in self._folder.iterdir() if told.name != "status"]
+
+    def close(self) -> None:
+        """Follow no longer."""
+        for process in self._following:
+            process.kill()
+            process.wait()
+
+    def _follow(self, name: str, *words: str) -> None:
+        with (self._folder / name).open("wb") as told:
+            self._following.append(subprocess.Popen(["kubectl", "-n", NAMESPACE, *words], stdout=told, stderr=told))
+
+
+@contextlib.contextmanager
+def followed(folder: Path) -> Iterator[Endings]:
+    """Endings of pods while the context is open."""
+    endings = Endings(folder)
+    try:
+        yield endings
+    finally:
+        endings.close()
+
+
+def take_away(selector: str, namespace: str = NAMESPACE) -> list[str]:
+    """Let pods go as those of a lost node, without a word to them; returns their names.
+
+    Who is deleted by force still hears of it a second before; so on the kit, whose node is this machine, kill -9 first.
+    """
+    if place.on_kit():
+        for pod in kube.objects("pods", selector, namespace):
+            kill(pod)
+    return kube.kill(selector, namespace)
+
+
+def kill(pod: kube.Object, program: bytes = b"") -> None:
+    """kill -9 everything in a pod on this machine, or what has ``program`` in its command line; the pod stays."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_in_it = pod["metadata"]["uid"] in (process / "cgroup").read_text()
+            if is_in_it and program in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
