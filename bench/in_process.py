@@ -14,9 +14,10 @@ from sie_bundle.presence import Counts, Presence
 from sie_bundle.worker import Worker
 from sie_config import catalog
 from sie_config.registry import Registry
-from sie_ingress.app import Readiness, app
+from sie_ingress.app import app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
+from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings
 
 LANE = Lane(pool="default", bundle="default", profile="cpu")
@@ -37,7 +38,7 @@ async def main() -> None:
         app(broker, registry, lanes, pools, Settings(), readiness), "127.0.0.1", process.port(), drain_s=0
     ):
         process.collect_less()
-        readiness.ready = True
+        readiness.begin()
         await stop.wait()
     for task in background:
         task.cancel()

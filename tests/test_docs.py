@@ -15,9 +15,10 @@ import sie_ingress.settings
 from sie_broker.memory import MemoryBroker
 from sie_broker.pools.pool_table import PoolTable
 from sie_config.registry import Registry
-from sie_ingress.app import Readiness, app
+from sie_ingress.app import app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
+from sie_ingress.readiness import Readiness
 from sie_sdk import settings
 from sie_sdk.refusals import BY_CODE
 

@@ -14,12 +14,13 @@ from sie_broker.pools.pool_table import PoolTable
 from sie_config import aliases
 from sie_config.epochs.mirror import Mirror
 from sie_config.registry import Registry
-from sie_ingress.app import Readiness, app
+from sie_ingress.app import app
 from sie_ingress.applied import AppliedEverywhere
 from sie_ingress.config_wake import ConfigWake
 from sie_ingress.intake import Intake
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
+from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings
 from sie_sdk import settings
 from sie_sdk.errors import QueueUnavailableError
@@ -44,6 +45,7 @@ async def main() -> None:
     ingress.state.configs.changes.follow(mirror)
     async with process.serving(ingress, setting.host, process.port(), websockets=True):
         if not await process.unless(stop, _catalogue(mirror)):
+            readiness.leave()
             return
         following = [
             asyncio.create_task(mirror.follow()),
@@ -58,7 +60,7 @@ async def main() -> None:
         process.collect_less()
         for alias in registry.dangling():
             log.warning("%s: %s", aliases.SETTING, alias)  # its model may come, or have gone; the others are served
-        readiness.ready = True
+        readiness.begin()
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()
         readiness.leave()

@@ -8,8 +8,6 @@ from functools import partial
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker.contract import Broker
@@ -29,7 +27,6 @@ from sie_ingress.event_requests import EventRequests
 from sie_ingress.events import ROUTE, Events, EventsAtRoot
 from sie_ingress.express import Express
 from sie_ingress.health import Health, alive, page
-from sie_ingress.held import Held
 from sie_ingress.identity import Identified
 from sie_ingress.inference import Inference
 from sie_ingress.jobs import Jobs
@@ -39,28 +36,11 @@ from sie_ingress.models import Models
 from sie_ingress.openapi.routes import OpenApi
 from sie_ingress.operations import CHECKS
 from sie_ingress.pools import Pools
+from sie_ingress.readiness import Begun, Readiness
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Submitter
 from sie_ingress.watch import Watch
-from sie_sdk.errors import PoolsUnsupportedError, SIEError, UnavailableError
-
-
-class Readiness:
-    """Whether requests are accepted; ``/readyz`` answers 503 before and while draining."""
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.held = Held()
-
-    def leave(self) -> None:
-        """No new requests; those that are held get a job instead of being cut at the end of the drain."""
-        self.ready = False
-        self.held.leave()
-
-    async def __call__(self, request: Request) -> Response:
-        if not self.ready:
-            raise UnavailableError("Not ready.", retry_after=1.0)
-        return Response(b"ok", media_type="text/plain")
+from sie_sdk.errors import PoolsUnsupportedError, SIEError
 
 
 def app(
@@ -120,6 +100,7 @@ def app(
             Middleware(EventsAtRoot),
             Middleware(Counted, metrics),
             Middleware(Identified),
+            Middleware(Begun, readiness),
             Middleware(Compressed),
             Middleware(Express, inference.serve, dialects.by_path()),
         ],

@@ -25,9 +25,10 @@ from sie_config import aliases, catalog
 from sie_config.deployment import placement
 from sie_config.registry import Registry
 from sie_config.settings import Settings as ConfigSettings
-from sie_ingress.app import Readiness, app
+from sie_ingress.app import app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
+from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings as IngressSettings
 from sie_local.programs import machine_settings
 from sie_sdk import settings
@@ -80,10 +81,10 @@ async def main(host: str, port: int, models: str) -> None:
     served = app(broker, registry, lanes, pools, ingress, readiness)
     async with process.serving(served, host, port, websockets=True):
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
-        readiness.ready = True
+        readiness.begin()
         log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)
         await stop.wait()
-        readiness.ready = False
+        readiness.close()
         served.state.configs.changes.leave()
         await served.state.watch.leave()
         await asyncio.gather(*(bundle.drain() for bundle in bundles))

@@ -24,9 +24,10 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
 from sie_config.registry import Registry, lane_of
-from sie_ingress.app import Readiness, app
+from sie_ingress.app import app
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
+from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings
 from sie_sdk import replies, wire
 from sie_sdk.errors import InvalidInputError, OutOfMemoryError
@@ -184,7 +185,7 @@ async def opened(broker: Broker, **changed: Any) -> AsyncIterator[Desk]:
     configured = Settings(**{"max_body_bytes": 20_000, "request_timeout_s": 10, "cold_start_s": 3.0, **changed})
     registry = Registry(SPECS, aliases.read(configured.model_aliases))
     readiness = Readiness()
-    readiness.ready = True
+    readiness.begin()
     lanes = Lanes(broker, configured.cold_start_s)
     following = asyncio.create_task(lanes.follow())
     pools = Pools(registry, lanes, PoolTable(broker.pools))
