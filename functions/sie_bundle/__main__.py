@@ -27,7 +27,9 @@ async def main() -> None:
     registry = Registry()
     mirror = Mirror(broker.config, registry)
     broker.on_back.append(mirror.look_soon)
-    await process.patiently(mirror.snapshot)  # a cluster of NATS servers may just elect its leaders
+    # Not before: an event that is sent straight to this bundle would be told that its model does not exist.
+    if not await process.unless(stop, mirror.first()):
+        return
     bundle = Bundle(broker, registry, setting)
     bundle.presence.milestone("imports", imported)
     bundle.presence.milestone("connected", connected)

@@ -8,7 +8,6 @@ import socket
 import uuid
 
 from sie_broker import process
-from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
 from sie_config import aliases
@@ -23,7 +22,6 @@ from sie_ingress.pools import Pools
 from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings
 from sie_sdk import settings
-from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.ingress")
 
@@ -44,7 +42,7 @@ async def main() -> None:
     ingress = app(broker, registry, lanes, pools, setting, readiness, lambda: mirror.state, applied.ingresses)
     ingress.state.configs.changes.follow(mirror)
     async with process.serving(ingress, setting.host, process.port(), websockets=True):
-        if not await process.unless(stop, _catalogue(mirror)):
+        if not await process.unless(stop, mirror.first()):
             readiness.leave()
             return
         following = [
@@ -70,19 +68,6 @@ async def main() -> None:
         task.cancel()
     await asyncio.gather(*following, return_exceptions=True)  # what was taken in is placed, or left to others
     await broker.close()
-
-
-async def _catalogue(mirror: Mirror) -> None:
-    """Wait for the first catalogue: on a fresh cluster the config service may start after the ingress."""
-    while not cancelled():
-        try:
-            await mirror.snapshot()
-        except QueueUnavailableError:
-            await asyncio.sleep(0.1)
-        else:
-            if mirror.state.epoch:
-                return
-            await asyncio.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from sie_broker.workers import Workers
 from sie_bundle.__main__ import main
 from sie_bundle.presence import Counts, Presence
 from sie_sdk.errors import ConfigurationError
+from tests import tiny_model
+from tests.config.writing import writing
 from tests.conftest import eventually
 
 LANE = Lane(pool="default", bundle="default", profile="cpu")
@@ -133,12 +135,12 @@ async def test_a_bundle_whose_engine_cannot_be_imported_says_so_before_it_ends(
 ) -> None:
     broker = NatsBroker(nats_url, name="test")
     await broker.connect()
-    await broker.provision([])
     monkeypatch.setattr(sie_bundle.bundle, "ENGINE", "no_such_engine")
     monkeypatch.setenv("SIE_NATS_URL", nats_url)
     monkeypatch.setenv("PORT", "0")
-    with pytest.raises(ModuleNotFoundError):
-        await main()
+    async with writing(broker, tiny_model.spec(Path("unused"))):
+        with pytest.raises(ModuleNotFoundError):
+            await main()
     told = [msgspec.msgpack.decode(value, type=WorkerState) for value in (await broker.presence.entries()).values()]
     assert [state.fault for state in told] == ["ModuleNotFoundError No module named 'no_such_engine'"]
     await broker.close()

@@ -96,6 +96,16 @@ async def test_an_entry_that_cannot_be_read_is_skipped_and_the_others_are_served
         assert registry.specs() == [SPEC]
 
 
+async def test_who_waits_for_the_first_catalogue_goes_on_once_there_is_one(broker: Broker) -> None:
+    registry = Registry()
+    waiting = asyncio.create_task(Mirror(broker.config, registry).first())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    async with writing(broker, SPEC):
+        await waiting
+    assert registry.specs() == [SPEC]
+
+
 async def test_a_reader_that_missed_writes_reads_them_at_its_next_look(broker: Broker) -> None:
     async with writing(broker, SPEC) as writer:
         registry = Registry()

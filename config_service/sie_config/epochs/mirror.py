@@ -77,6 +77,22 @@ class Mirror:
         async with self._reading:
             await self._snapshot()
 
+    async def first(self) -> None:
+        """Return once there is a catalogue: on a fresh cluster the config service may start after everybody else."""
+        told = False
+        while not cancelled():
+            try:
+                await self.snapshot()
+                why = "nobody has written one"
+            except QueueUnavailableError as error:
+                why = str(error)
+            if self.state.epoch:
+                return
+            if not told:
+                log.info("waiting for the first catalogue: %s", why)
+            told = True
+            await asyncio.sleep(0.1)
+
     async def follow(self) -> None:
         """Keep up until cancelled."""
         deployed = self._bucket.watch(self._deployed, placement.KEY)
