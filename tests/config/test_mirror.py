@@ -144,7 +144,7 @@ async def test_a_reader_reads_it_all_where_writes_are_no_longer_kept(broker: Bro
         assert mirror.state.mark == writer.state.mark
 
 
-async def test_a_reader_follows_a_bucket_that_was_lost(broker: Broker) -> None:
+async def test_a_reader_serves_what_it_knew_while_the_bucket_is_lost_and_follows_the_next(broker: Broker) -> None:
     async with writing(broker, SPEC) as writer:
         await put(writer, OTHER)
         registry = Registry()
@@ -152,6 +152,8 @@ async def test_a_reader_follows_a_bucket_that_was_lost(broker: Broker) -> None:
         await mirror.snapshot()
     for key in await broker.config.entries():
         await broker.config.delete(key)
+    await mirror.look()
+    assert registry.specs() == [SPEC, OTHER]
     async with writing(broker, OTHER):
         await mirror.look()
         assert registry.specs() == [OTHER]

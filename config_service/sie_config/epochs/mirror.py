@@ -114,6 +114,10 @@ class Mirror:
             await self._deploy()
             had = self.state.epoch
             mark = await self._mark()
+            if had and not mark.epoch and not self._knows:
+                # Who follows serves on: the config service, which knows what there is to serve, writes it anew.
+                log.warning("the catalogue is gone from the broker; epoch %d is served until it is there again", had)
+                return
             if mark.epoch - had < FAR:
                 await self._catch_up(mark.epoch)
             # Behind us: the bucket was lost, or put back from a copy.
