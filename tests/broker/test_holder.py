@@ -131,7 +131,7 @@ async def test_a_wake_opens_the_first_session_without_waiting_for_the_next_look(
         await asyncio.sleep(0)
         await eventually(lambda: bool(broker._wakers))
         broker.wake(LANE)
-        await eventually(lambda: held.counts.get(LANE) == 1, deadline_s=1)
+        await eventually(lambda: held.counts.get(LANE) == 1, deadline_s=20)
 
 
 async def test_wakes_of_a_lane_that_has_pods_cost_no_look() -> None:
