@@ -1,12 +1,13 @@
 """The real text-embeddings-inference beside ours, with the same weights: the same requests, the same answers.
 
-Skipped where its program is nowhere (``SIE_BENCH_TEI``, as ``bench`` has it).
+Skipped where its program is nowhere (``SIE_BENCH_TEI``, as ``bench`` has it), or ends for want of an instruction.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,8 +108,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             command += ["--prometheus-port", str(free_port())]
             running.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             urls[name] = f"http://127.0.0.1:{port}"
-        for url in urls.values():
+        for process, url in zip(running, urls.values(), strict=True):
             wait_until(lambda url=url: healthy(url), 60)  # type: ignore[misc]
+            try:
+                httpx.post(url, json={"inputs": "a"}, timeout=60)
+            except httpx.TransportError:
+                if process.wait(60) == -signal.SIGILL:
+                    pytest.skip("this processor has not the instructions that text-embeddings-router was built for")
+                raise
         yield urls
     finally:
         for process in running:
