@@ -40,8 +40,8 @@ class Settings(msgspec.Struct, frozen=True):
     device: str = "cpu"
     """Where models run, as torch names it: ``cpu``, ``cuda``, ``cuda:1``."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """``auto``: bfloat16 where the device computes with it natively; on other CPUs float16 for the weights, float32 for
-    what is computed with them. Or one of the three."""
+    """``auto``: bfloat16 where the device is faster with it, which a CPU tries once; on other CPUs float16 for the
+    weights, float32 for what is computed with them. Or one of the three."""
     model_bytes: int = 8 * 1024**3
     """The most bytes of models on the device; the least recently used goes first."""
     host_bytes: int = 8 * 1024**3

@@ -19,7 +19,7 @@ from sie_bundle.engine.cpu_attention import tiled
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, halved, linear, plain, prepacked
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
-from sie_bundle.engine.precision import arithmetic, precision
+from sie_bundle.engine.precision import arithmetic, gain_of_bfloat16, native_bfloat16, precision
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row, row
 from sie_config.model.tasks import Dense, Tasks
@@ -119,5 +119,22 @@ def test_a_cpu_that_does_not_multiply_bfloat16_keeps_weights_in_float16(monkeypa
         assert precision(CPU, "bfloat16") is kept, "it would have to be emulated"
         assert arithmetic(CPU, kept) is torch.float32
         assert arithmetic(CPU, torch.bfloat16) is torch.bfloat16
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(0.55, torch.float16), (1.1, torch.float16), (1.8, torch.bfloat16)])
+def test_a_cpu_that_multiplies_bfloat16_takes_it_by_itself_only_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, gain: float, taken: torch.dtype
+) -> None:
     monkeypatch.setattr("sie_bundle.engine.precision.native_bfloat16", lambda: True)
-    assert precision(CPU) is precision(CPU, "bfloat16") is torch.bfloat16
+    monkeypatch.setattr("sie_bundle.engine.precision.gain_of_bfloat16", lambda: gain)
+    monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", ["fbgemm"])
+    assert precision(CPU) is taken
+    assert precision(CPU, "bfloat16") is torch.bfloat16, "who asks for it gets it"
+
+
+@pytest.mark.skipif(not native_bfloat16(), reason="this CPU has no instructions for bfloat16")
+def test_how_fast_products_of_bfloat16_are_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = gain_of_bfloat16()
+    assert 0.05 < first < 50
+    monkeypatch.setattr("sie_bundle.engine.precision._timed", lambda way: pytest.fail("tried again"))
+    assert gain_of_bfloat16() == first
