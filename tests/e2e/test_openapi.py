@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import browser
 from tests.e2e import every_task
 from tests.e2e.conftest import serving
 from tests.openapi_examples import examples_of, failures
+from tests.platform import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -46,23 +47,14 @@ def test_every_example_is_answered_by_real_models_as_the_document_promises(serve
     assert wrong == []
 
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no browser here")
 def test_the_page_shows_every_operation_in_a_browser(served: str, tmp_path: Path) -> None:
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-    drawn = subprocess.run(
-        [str(BROWSER), *options, "--virtual-time-budget=20000", "--dump-dom", f"{served}/docs"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    ).stdout
     document = httpx.get(f"{served}/openapi.json").json()
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
-    assert "could not be read" not in drawn.split("<script>")[0]
-    for operation in operations:
-        assert f'<article id="{operation["operationId"]}">' in drawn
+    with browser.opened(f"{served}/docs", tmp_path / "profile") as page:
+        drawn = "[...document.querySelectorAll('article')].map(each => each.id)"
+        wait_until(lambda: {each["operationId"] for each in operations} <= set(page.evaluate(drawn)))
+        assert "could not be read" not in page.text()
+        assert page.failures == []
 
 
 SECONDS = 40 if "SIE_FUZZ" not in os.environ else 1800

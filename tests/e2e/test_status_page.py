@@ -12,11 +12,7 @@ import pytest
 from tests import browser
 from tests.platform import MODEL, Platform, wait_until
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.weights,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no browser here"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.weights]
 
 ANSWERED = "[...document.querySelectorAll('#workers tr')].map(row => row.cells[3].innerText)"
 
