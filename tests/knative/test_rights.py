@@ -6,8 +6,9 @@ import asyncio
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,38 +219,43 @@ async def test_what_is_none_of_its_business_is_refused(started: Server, user: st
     await is_refused(started.address, user, verb, subject)
 
 
-async def as_user(address: str, user: str) -> NatsBroker:
+@asynccontextmanager
+async def as_user(address: str, user: str) -> AsyncIterator[NatsBroker]:
     broker = NatsBroker(f"nats://{user}:p-{user}@{address}", name=f"{user}-1")
     await broker.connect()
-    return broker
+    try:
+        yield broker
+    finally:
+        await broker.close()
 
 
 async def test_large_data_travels_and_goes_and_workers_pass_on_what_is_not_theirs(started: Server) -> None:
-    config = await as_user(started.address, "config")
-    await config.provision([(LANE, MODEL)])
-    ingress, demand = await as_user(started.address, "ingress"), await as_user(started.address, "demand")
-    one, two = await as_user(started.address, "bundle"), await as_user(started.address, "bundle")
-    data = bytes(600_000)
-    ways: list[tuple[Store, NatsBroker, NatsBroker]] = [
-        ("work", ingress, one),
-        ("result", one, ingress),
-        ("dead", demand, one),
-    ]
-    for store, writer, reader in ways:
-        reference = await writer.payloads.store(store, "w", data)
-        assert await reader.payloads.load(reference) == data
-        await reader.payloads.drop(reference)
-        with pytest.raises(PayloadLostError):
-            await reader.payloads.load(reference)
-    await asyncio.gather(one.hands.peers.open(), two.hands.peers.open())
-    where = Place(STREAM, 1, 1)
-    one.hands.held[where] = None  # type: ignore[assignment]  # what it holds matters to nobody but itself
-    await one.hands.peers.tell()
-    await eventually(lambda: where in two.hands.peers._owners)
-    del one.hands.held[where]
-    assert await two.hands.peers.pass_on(where, "_INBOX.operator.lease")
-    for broker in (config, ingress, demand, one, two):
-        await broker.close()
+    async with AsyncExitStack() as opened:
+        users = ("config", "ingress", "demand", "bundle", "bundle")
+        config, ingress, demand, one, two = [
+            await opened.enter_async_context(as_user(started.address, user)) for user in users
+        ]
+        await config.provision([(LANE, MODEL)])
+        data = bytes(600_000)
+        ways: list[tuple[Store, NatsBroker, NatsBroker]] = [
+            ("work", ingress, one),
+            ("result", one, ingress),
+            ("dead", demand, one),
+        ]
+        for store, writer, reader in ways:
+            reference = await writer.payloads.store(store, "w", data)
+            assert await reader.payloads.load(reference) == data
+            await reader.payloads.drop(reference)
+            with pytest.raises(PayloadLostError):
+                await reader.payloads.load(reference)
+        await asyncio.gather(one.hands.peers.open(), two.hands.peers.open())
+        await two.nc.flush()  # what another connection says from now on is heard
+        where = Place(STREAM, 1, 1)
+        one.hands.held[where] = None  # type: ignore[assignment]  # what it holds matters to nobody but itself
+        await one.hands.peers.tell()
+        await eventually(lambda: where in two.hands.peers._owners)
+        del one.hands.held[where]
+        assert await two.hands.peers.pass_on(where, "_INBOX.operator.lease")
     assert "Violation" not in started.log.read_text()
 
 
@@ -264,9 +270,8 @@ def test_a_stranger_gets_no_connection(started: Server) -> None:
 
 
 async def test_the_operator_looks_after_everything(started: Server) -> None:
-    broker = await as_user(started.address, "config")
-    await broker.provision([(LANE, MODEL)])
-    await broker.close()
+    async with as_user(started.address, "config") as broker:
+        await broker.provision([(LANE, MODEL)])
     client = await nats.connect(f"nats://operator:p-operator@{started.address}")
     await client.jetstream().publish(subjects.work(QUEUE), b"")
     assert await client.jetstream().purge_stream(STREAM)
