@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sie_bundle.engine import cpu_attention
 from sie_bundle.engine.attention import LOG2_E
-from sie_bundle.engine.cpu_attention import attend, by_length, tiled
+from sie_bundle.engine.cpu_attention import COMPILED, attend, attended, grouped
 from sie_bundle.engine.packing import Packed, pack
-from sie_bundle.engine.sight import Sight, Slopes
-from sie_bundle.engine.tiles import BLOCKS, TOGETHER, rounded, tiles
+from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.tiles import BLOCKS, TOGETHER, gathered, rounded, scattered, tiles
 from sie_bundle.engine.tokenization import Row
 
 CPU = torch.device("cpu")
 HEADS, KEY_HEADS, SIZE = 4, 2, 8
+DTYPES = [torch.float32, torch.bfloat16]
 
 lengths = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 150)), min_size=1, max_size=20)
 
@@ -35,6 +37,11 @@ def random(packed: Packed, seed: int, scale: float = 1.0) -> tuple[Tensor, Tenso
     return q, k, v
 
 
+def tiled(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
+    out: Tensor = COMPILED.attended(q, k, v, cpu_attention.tiled(packed, sight, q.dtype), by_maximum)
+    return out
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """Softmax over e ** score, in float64, one text at a time."""
     out = torch.zeros_like(q, dtype=torch.float64)
@@ -43,9 +50,9 @@ def plain(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tens
         for text in range(group.texts):
             own = slice(group.start + text * group.length, group.start + (text + 1) * group.length)
             scores = torch.einsum("qhd,khd->hqk", q[own].double(), k[own])
-            if isinstance(sight.bias, Slopes):
+            if sight.slopes is not None:
                 places = torch.arange(group.length)
-                scores += sight.bias.by_head[:, None, None].double() * (places[:, None] - places).abs() / LOG2_E
+                scores += sight.slopes[:, None, None].double() * (places[:, None] - places).abs() / LOG2_E
             elif sight.bias is not None:
                 scores += sight.bias[:, : group.length, : group.length].double() / LOG2_E
             distance = torch.arange(group.length)[None] - torch.arange(group.length)[:, None]
@@ -78,7 +85,7 @@ def test_a_call_for_each_length_equals_plain_softmax(sizes: list[int], causal: b
     # As they come from one layer for all three, with rows behind the last text.
     together = torch.nn.functional.pad(torch.cat([q * LOG2_E, k, v], dim=1), (0, 0, 0, 0, 0, extra))
     queries, keys, values = torch.split(together, [HEADS, KEY_HEADS, KEY_HEADS], dim=1)
-    found = by_length(queries, keys, values, packed, sight)
+    found = COMPILED.attended(queries, keys, values, grouped(packed, sight), by_maximum=False)
     assert found.is_contiguous()
     assert (found[: len(q)] - expected).abs().max() < 1e-5
     assert not found[len(q) :].any()
@@ -97,13 +104,25 @@ def test_whichever_way_is_taken_every_sight_is_kept(
     sizes: list[int], causal: bool, hidden: int, window: int | None, biased: bool, seed: int
 ) -> None:
     packed = packed_of(sizes, 0 if causal or window else hidden)  # no token without one that it sees
-    bias = Slopes(-torch.tensor([0.5, 0.25, 0.125, 0.01])) if biased else None
-    sight = Sight(causal=causal, window=window, bias=bias)
+    slopes = -torch.tensor([0.5, 0.25, 0.125, 0.01]) if biased else None
+    sight = Sight(causal=causal, window=window, slopes=slopes)
     q, k, v = random(packed, seed)
     expected = plain(q, k, v, packed, sight)
     assert (attend(q * LOG2_E, k, v, packed, sight) - expected).abs().max() < 1e-5
     near = attend((q * LOG2_E).bfloat16(), k.bfloat16(), v.bfloat16(), packed, sight)
     assert (near - expected).norm() < 0.03 * expected.norm()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=lengths, causal=st.booleans(), sloped=st.booleans(), dtype=st.sampled_from([torch.float32, torch.bfloat16])
+)
+def test_step_by_step_it_computes_the_same(sizes: list[int], causal: bool, sloped: bool, dtype: torch.dtype) -> None:
+    packed = packed_of(sizes)
+    sight = Sight(causal=causal, slopes=-torch.tensor([0.5, 0.25, 0.125, 0.01]) if sloped else None)
+    q, k, v = (x.to(dtype) for x in random(packed, 0))
+    for seen in (cpu_attention.tiled(packed, sight, dtype), cpu_attention.view(packed, sight, dtype)):
+        assert torch.equal(COMPILED.attended(q, k, v, seen, False), attended(q, k, v, seen, by_maximum=False))
 
 
 @settings(max_examples=30, deadline=None)
@@ -126,7 +145,7 @@ def test_a_bias_by_distance_is_added(sizes: list[int], seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(sizes=lengths, seed=st.integers(0, 99))
 def test_a_slope_by_distance_is_added(sizes: list[int], seed: int) -> None:
-    packed, sight = packed_of(sizes, hidden=2), Sight(bias=Slopes(-torch.tensor([0.5, 0.25, 0.125, 0.01])))
+    packed, sight = packed_of(sizes, hidden=2), Sight(slopes=-torch.tensor([0.5, 0.25, 0.125, 0.01]))
     q, k, v = random(packed, seed)
     expected = plain(q, k, v, packed, sight)
     for by_maximum in (False, True):
@@ -163,7 +182,7 @@ def test_every_token_is_in_one_tile_and_comes_back_from_it(sizes: list[int]) -> 
     packed = packed_of(sizes)
     made = tiles(packed, 16)
     x = torch.randn(3, len(packed.ids) + 1, 5)
-    back = torch.cat([tile.scatter(tile.gather(x)) for tile in sorted(made, key=lambda tile: tile.start)])
+    back = torch.cat([scattered(tile, gathered(tile, x)) for tile in sorted(made, key=lambda tile: tile.start)])
     assert torch.equal(back, x[:, :-1].transpose(0, 1))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.engine.attention import LOG2_E
-from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.cpu_attention import attended, tiled
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, halved, linear, plain, prepacked
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
@@ -77,7 +77,8 @@ def test_tiled_attention_equals_one_call_per_text() -> None:
             text = slice(start, start := start + group.length)
             one = scaled_dot_product_attention(*(each[text].transpose(0, 1)[None] for each in (q, k, v)))
             expected.append(one[0].transpose(0, 1))
-    assert torch.allclose(tiled(q * LOG2_E / math.sqrt(8), k, v, packed, Sight()), torch.cat(expected), atol=1e-6)
+    found = attended(q * LOG2_E / math.sqrt(8), k, v, tiled(packed, Sight(), torch.float32), by_maximum=False)
+    assert torch.allclose(found, torch.cat(expected), atol=1e-6)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")  # type: ignore[no-untyped-call]

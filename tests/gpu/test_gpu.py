@@ -15,7 +15,7 @@ import torch
 from sie_bundle.engine import attention
 from sie_bundle.engine.attention import LOG2_E, Attend
 from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.cpu_attention import tiled
+from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import precision
@@ -62,7 +62,7 @@ def test_every_kernel_attends_as_the_cpus(sight: Sight, heads: tuple[int, int]) 
         packed, tokens = pack(rows, CPU), sum(map(len, rows))
         q = torch.randn(tokens, heads[0], 64, generator=random) * LOG2_E / math.sqrt(64)
         k, v = (torch.randn(tokens, heads[1], 64, generator=random) for _ in range(2))
-        expected = tiled(q, k, v, packed, sight)
+        expected = attend(q, k, v, packed, sight)
         for kernel in kernels():
             on_gpu = [x.to(GPU, torch.float16) for x in (q, k, v)]
             found = kernel(on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), sight).float().cpu()
@@ -75,7 +75,7 @@ def test_a_bias_is_added_to_the_scores() -> None:
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(tokens, 4, 32, generator=random) for _ in range(3))
     bias = torch.randn(4, 200, 200, generator=random)
-    expected = tiled(q * LOG2_E / math.sqrt(32), k, v, pack(rows, CPU), Sight(bias=bias * LOG2_E))
+    expected = attend(q * LOG2_E / math.sqrt(32), k, v, pack(rows, CPU), Sight(bias=bias * LOG2_E))
     scaled = (q * LOG2_E / math.sqrt(32)).to(GPU, torch.float16)
     sight = Sight(bias=(bias * LOG2_E).to(GPU))
     found = attention.kernel(GPU)(scaled, k.to(GPU, torch.float16), v.to(GPU, torch.float16), pack(rows, GPU), sight)

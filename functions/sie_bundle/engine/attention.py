@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.sight import Sight, Slopes
+from sie_bundle.engine.sight import Sight, sloped
 
 LOG2_E = math.log2(math.e)
 
@@ -39,7 +39,7 @@ def kernel(device: torch.device) -> Attend:
 
 def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """flash-attention's varlen kernel (2307.08691); GPU, float16 or bfloat16."""
-    if sight.bias is not None:
+    if sight.bias is not None or sight.slopes is not None:
         return with_bias(q, k, v, packed, sight)
     from flash_attn import flash_attn_varlen_func
 
@@ -61,7 +61,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tens
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """torch's own varlen kernel; GPU, float16 or bfloat16."""
-    if sight.bias is not None:
+    if sight.bias is not None or sight.slopes is not None:
         return with_bias(q, k, v, packed, sight)
     from torch.nn.attention.varlen import varlen_attn
 
@@ -84,13 +84,13 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Ten
 
 def with_bias(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """Scaled dot-product attention per group with an additive bias, which the varlen kernels do not take."""
-    assert sight.bias is not None
     parts = []
     for group in packed.groups:
-        if isinstance(sight.bias, Slopes):
+        if sight.slopes is not None:
             places = torch.arange(group.length, device=q.device)
-            bias = sight.bias.between(places, places[: group.seen]) / LOG2_E
+            bias = sloped(sight.slopes, places, places[: group.seen]) / LOG2_E
         else:
+            assert sight.bias is not None
             bias = sight.bias[:, : group.length, : group.seen] / LOG2_E
         queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
         keys, values = keys[:, :, : group.seen], values[:, :, : group.seen]

@@ -2,23 +2,22 @@
 
 In bfloat16 the products, whose scores stay in the cache, are up to twice as fast on one thread; in float32 the fused
 kernel is, by a quarter to two fifths. What that is worth for a whole pass, ``bench/engine.py`` shows.
+
+Owns which of them a batch is computed with, and what they need of it (`View`), made once for all layers. `attended` and
+what it calls is compiled, for ``layer`` together with the layers.
 """
 
-from __future__ import annotations
-
+# No annotations from the future: ``compiled``.
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
 
+from sie_bundle.engine.compiled import compiled
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.sight import Sight, Slopes
-from sie_bundle.engine.tiles import Tile, tiles
-
-SCORES = 1 << 19
-"""Scores computed at a time: a core's cache holds them twice in bfloat16."""
+from sie_bundle.engine.sight import Sight, seen_by, sloped
+from sie_bundle.engine.tiles import Tile, gathered, hidden, scattered, tiles
 
 ALONE = 64
 """Tokens of a text that is computed by itself in one call, with torch's own kernel."""
@@ -27,30 +26,83 @@ FAR = -30_000.0
 """What is added to the scores of a token nobody sees: 2 to its power is 0."""
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
-    """See `attention.Attend`; ``by_maximum``: see `tiled`."""
-    whole = packed.keys is None and sight.window is None and sight.bias is None
+class View(NamedTuple):
+    """A batch as attention with one sight needs it."""
+
+    sight: Sight
+    groups: list[tuple[int, int, int]]
+    """Where each begins, its texts, and the tokens of each; for one call of torch's kernel each. Empty: by tiles."""
+    tiles: list[Tile]
+    masks: list[Tensor | None]
+    """Of each tile."""
+    far: Tensor
+    """[tokens + 1]: `FAR` for tokens nobody sees and for no token, 0 for the others. Without tiles, empty."""
+
+
+def view(packed: Packed, sight: Sight, dtype: torch.dtype) -> View:
+    """A batch of queries, keys and values of that type, made once."""
     one_call = len(packed.lengths) == 1 and packed.longest <= ALONE
-    if whole and (one_call or q.dtype is torch.float32):
-        return by_length(q, k, v, packed, sight)
-    return tiled(q, k, v, packed, sight, by_maximum=by_maximum)
+    if packed.keys is None and sight.whole and (one_call or dtype is torch.float32):
+        return grouped(packed, sight)
+    return tiled(packed, sight, dtype)
 
 
-def by_length(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
-    """See `attention.Attend`; a token sees its whole text, or with ``sight.causal`` all before it."""
-    parts = []
-    for group in packed.groups:
-        queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
-        attended = scaled_dot_product_attention(
-            queries, keys, values, is_causal=sight.causal, scale=math.log(2), enable_gqa=k.shape[1] < q.shape[1]
+def grouped(packed: Packed, sight: Sight) -> View:
+    """For texts of equal length together. A token sees its whole text, or with ``sight.causal`` all before it."""
+    groups = [(group.start, group.texts, group.length) for group in packed.groups]
+    return View(sight, groups, [], [], torch.empty(0))
+
+
+def tiled(packed: Packed, sight: Sight, dtype: torch.dtype) -> View:
+    """For tiles, whatever is seen."""
+    if dtype not in packed.made:
+        tokens = int(packed.lengths.sum())
+        far = torch.full((tokens + 1,), FAR, dtype=dtype)
+        far[slice(tokens) if packed.keys is None else packed.keys.tokens] = 0
+        # torch's own products, which serve float32, are not compiled by size.
+        packed.made[dtype] = far, tiles(packed, 16 if dtype is torch.bfloat16 else 1)
+    far, cut = packed.made[dtype]
+    key = dtype, sight.causal, sight.window
+    if key not in packed.made:
+        packed.made[key] = [hidden(tile, sight, dtype) for tile in cut]
+    return View(sight, [], cut, packed.made[key], far)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
+    """See `attention.Attend`; ``by_maximum``: see `by_tile`."""
+    out: Tensor = COMPILED.attended(q, k, v, view(packed, sight, q.dtype), by_maximum)
+    return out
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: View, by_maximum: bool) -> Tensor:
+    """q [T, heads, head_dim], k and v [T, key heads, head_dim] to [T, heads, head_dim]: zeros behind the last text."""
+    out = by_tile(q, k, v, seen, by_maximum) if len(seen.tiles) > 0 else by_length(q, k, v, seen)
+    more = q.size(0) - out.size(0)
+    return torch.constant_pad_nd(out, [0, 0, 0, 0, 0, more]) if more > 0 else out
+
+
+def by_length(q: Tensor, k: Tensor, v: Tensor, seen: View) -> Tensor:
+    """[tokens, heads, head_dim] by torch's fused kernel, a call for each group."""
+    parts: list[Tensor] = []
+    for start, texts, length in seen.groups:
+        stop = start + texts * length
+        queries = q[start:stop].view(texts, length, q.size(1), q.size(2)).transpose(1, 2)
+        keys = k[start:stop].view(texts, length, k.size(1), k.size(2)).transpose(1, 2)
+        values = v[start:stop].view(texts, length, v.size(1), v.size(2)).transpose(1, 2)
+        out = torch.ops.aten.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            is_causal=seen.sight.causal,
+            scale=math.log(2),
+            enable_gqa=k.size(1) < q.size(1),
         )
-        parts.append(attended.transpose(1, 2).flatten(0, 1))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return out if len(out) == len(q) else pad(out, (0, 0, 0, 0, 0, len(q) - len(out)))
+        parts.append(out.transpose(1, 2).flatten(0, 1))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def tiled(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
-    """See `attention.Attend`.
+def by_tile(q: Tensor, k: Tensor, v: Tensor, seen: View, by_maximum: bool) -> Tensor:
+    """[tokens, heads, head_dim] by matrix products, tile by tile.
 
     A row's weights do not change when its scores shift together, and must shift for 2 ** score to stay within the range
     of the numbers. By the largest score, as usual, costs as much as the powers themselves. The token's score with
@@ -58,101 +110,70 @@ def tiled(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_m
     and keys. Where it was not as good the result is not finite, and ``by_maximum`` is the way. A second dimension
     takes what nobody sees out of sight.
     """
-    if (share := q.shape[1] // k.shape[1]) > 1:
-        k, v = (x.repeat_interleave(share, dim=1) for x in (k, v))
-    cut = _cut(packed, q.dtype)
-    tokens = len(cut.far) - 1
+    share = q.size(1) // k.size(1)
+    if share > 1:
+        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
+    tokens, size = seen.far.size(0) - 1, q.size(2)
     q, k, v = q[:tokens], k[:tokens], v[:tokens]
-    queries = _by_head(q, (-(q * k).sum(-1).t(), q.new_ones(())))
-    keys = _by_head(k, (k.new_ones(()), cut.far))
-    values = _by_head(v, ())
+    queries, keys, values = by_head(q, 2), by_head(k, 2), by_head(v, 0)
+    queries[:, :tokens, size] = -(q * k).sum(-1).t()
+    keys[:, :, size] = 1.0
+    queries[:, :, size + 1] = 1.0
+    keys[:, :, size + 1] = seen.far
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    for tile in cut.tiles:
-        attended = _attend(tile, tile.gather(queries), tile.gather(keys), tile.gather(values), cut, sight, by_maximum)
-        out[tile.start : tile.stop] = tile.scatter(attended)
-    return out if tokens == cut.length else pad(out, (0, 0, 0, 0, 0, cut.length - tokens))
+    for tile, mask in zip(seen.tiles, seen.masks):  # noqa: B905  # torch compiles no strict one
+        own = within(
+            tile, gathered(tile, queries), gathered(tile, keys), gathered(tile, values), mask, seen.sight, by_maximum
+        )
+        out[tile.start : tile.stop] = scattered(tile, own)
+    return out
 
 
-class _Cut(NamedTuple):
-    """A batch cut into tiles, and what of it every layer needs."""
-
-    tiles: list[Tile]
-    far: Tensor
-    """[tokens + 1]: `FAR` for tokens nobody sees and for no token, 0 for the others."""
-    length: int
-    """Rows of the batch, those that round it up included."""
-    masks: dict[tuple[int, bool, int | None], Tensor | None]
-    """By tile and sight; filled by the first layer that needs one."""
-
-
-def _cut(packed: Packed, dtype: torch.dtype) -> _Cut:
-    known = packed.made.get(dtype)
-    if known is None:
-        tokens = int(packed.lengths.sum())
-        far = torch.full((tokens + 1,), FAR, dtype=dtype)
-        far[slice(tokens) if packed.keys is None else packed.keys.tokens] = 0
-        # torch's own products, which serve float32, are not compiled by size.
-        known = _Cut(tiles(packed, 16 if dtype == torch.bfloat16 else 1), far, len(packed.ids), {})
-        packed.made[dtype] = known
-    assert isinstance(known, _Cut)
-    return known
-
-
-def _attend(
-    tile: Tile, queries: Tensor, keys: Tensor, values: Tensor, cut: _Cut, sight: Sight, by_maximum: bool
+def within(
+    tile: Tile, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sight: Sight, by_maximum: bool
 ) -> Tensor:
-    """[heads * blocks, size, head_dim], the part of each token in its own text."""
-    mask = _mask(tile, cut, sight, queries.dtype)
-    rows = tile.size if tile.blocks > 1 else max(16, SCORES // (len(queries) * tile.size))
-    parts = []
+    """[heads * blocks, size, head_dim]: the part of each token in its own text."""
+    rows = tile.size if tile.blocks > 1 else max(16, tile.queries // queries.size(0))
+    parts: list[Tensor] = []
     for first in range(0, tile.size, rows):
-        some = range(first, min(first + rows, tile.size))
-        seen = sight.seen_by(some, tile.size)
-        scores = torch.bmm(queries[:, some.start : some.stop], keys[:, seen.start : seen.stop].transpose(1, 2))
-        if sight.bias is not None:
-            scores = _biased(scores, tile, sight.bias, some, seen)
+        last = min(first + rows, tile.size)
+        low, high = seen_by(first, last, tile.size, sight.causal, sight.window)
+        scores = torch.bmm(queries[:, first:last], keys[:, low:high].transpose(1, 2))
+        slopes, bias = sight.slopes, sight.bias
+        if slopes is not None:
+            far = sloped(slopes, tile.places[:, first:last], tile.places[:, low:high])
+            # In float32: far away it is a number that bfloat16 knows to a quarter only.
+            scores = scores.float().add_(far.flatten(0, 1))
+        elif bias is not None:
+            scores = scores.add_(bias_of(tile, bias)[:, first:last, low:high])
         if mask is not None:
-            own = mask[:, some.start : some.stop, seen.start : seen.stop]
-            scores.view(-1, *own.shape).add_(own)
+            own = mask[:, first:last, low:high]
+            scores.view(-1, own.size(0), own.size(1), own.size(2)).add_(own)
         if by_maximum:
-            scores -= scores.amax(-1, keepdim=True)
-        weights = torch.exp2(scores, out=scores)
+            scores = scores - scores.amax(-1, keepdim=True)
+        weights = torch.exp2_(scores)
         total = weights.sum(-1, keepdim=True)
-        parts.append(torch.bmm(weights.to(values.dtype), values[:, seen.start : seen.stop]).div_(total))
+        parts.append(torch.bmm(weights.to(values.dtype), values[:, low:high]).div_(total))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _mask(tile: Tile, cut: _Cut, sight: Sight, dtype: torch.dtype) -> Tensor | None:
-    key = (tile.start, sight.causal, sight.window)
-    if key not in cut.masks:
-        cut.masks[key] = tile.hidden(sight, dtype)
-    return cut.masks[key]
-
-
-def _biased(scores: Tensor, tile: Tile, bias: Tensor | Slopes, some: range, seen: range) -> Tensor:
-    """The scores with their part of the bias: of the queries ``some`` and the keys ``seen``."""
-    if isinstance(bias, Slopes):
-        queries, keys = tile.places[:, some.start : some.stop], tile.places[:, seen.start : seen.stop]
-        # In float32: far away it is a number that bfloat16 knows to a quarter only.
-        return scores.float().add_(bias.between(queries, keys).flatten(0, 1))
-    return scores.add_(_bias(tile, bias)[:, some.start : some.stop, seen.start : seen.stop])
-
-
-def _bias(tile: Tile, bias: Tensor) -> Tensor:
+def bias_of(tile: Tile, bias: Tensor) -> Tensor:
     """[heads, longest, longest] by place as [heads * blocks, size, size] by token."""
     if tile.real is None:
-        return pad(bias, (0, max(0, tile.size - bias.shape[2]), 0, max(0, tile.size - bias.shape[1])))
+        return torch.constant_pad_nd(bias, [0, max(0, tile.size - bias.size(2)), 0, max(0, tile.size - bias.size(1))])
     return bias[:, tile.places[:, :, None], tile.places[:, None]].flatten(0, 1)
 
 
-def _by_head(x: Tensor, more: tuple[Tensor, ...]) -> Tensor:
-    """[T, heads, size] as [heads, T + 1, size + len(more)]: ``more`` behind, and a row of zeros for no token."""
-    tokens, heads, size = x.shape
-    out = x.new_zeros(heads, tokens + 1, size + len(more))
+def by_head(x: Tensor, more: int) -> Tensor:
+    """[T, heads, size] as [heads, T + 1, size + more]: what is more is to be filled, and a row for no token is zero."""
+    tokens, size = x.size(0), x.size(2)
+    out = x.new_zeros([x.size(1), tokens + 1, size + more])
     out[:, :tokens, :size] = x.transpose(0, 1)
-    for number, values in enumerate(more):
-        own = out[..., size + number]
-        if values.dim() and values.shape[-1] == tokens:
-            own = own[:, :tokens]
-        own.copy_(values.expand_as(own))
     return out
+
+
+STEPS = (attended, by_length, by_tile, within, bias_of, by_head, gathered, scattered, seen_by, sloped)
+"""What is compiled together."""
+
+COMPILED = compiled(*STEPS)
+"""`attended`, as one call."""

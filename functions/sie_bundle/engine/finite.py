@@ -9,40 +9,39 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from sie_bundle.engine.attention import Attend
-from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, apart
 
 log = logging.getLogger("sie.bundle.finite")
 
 
 class Finite:
-    """The passes of one encoder. ``states``: a batch, with the attention to use, to the states [T, hidden]."""
+    """The passes of one encoder.
 
-    def __init__(self, states: Callable[[Packed, Attend], Tensor], attend: Attend) -> None:
+    ``states``: a batch to the states [T, hidden], with scores shifted by the largest or not (`cpu_attention.by_tile`).
+    """
+
+    def __init__(self, states: Callable[[Packed, bool], Tensor]) -> None:
         self._states = states
-        self._attend = attend
+        self._by_maximum = False
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of a batch; not finite are at most those of texts that alone are not."""
-        states = self._states(packed, self._attend)
+        states = self._states(packed, self._by_maximum)
         if states.device.type != "cpu" or _finite(states):
             return states
         return torch.cat([self._alone(text) for text in apart(packed)])
 
     def _alone(self, text: Packed) -> Tensor:
-        states = self._states(text, self._attend)
-        if self._attend is not attend or _finite(states):
+        states = self._states(text, self._by_maximum)
+        if self._by_maximum or _finite(states):
             return states
-        by_maximum = partial(attend, by_maximum=True)
-        if _finite(shifted := self._states(text, by_maximum)):
+        if _finite(shifted := self._states(text, True)):
             log.warning("attention scores leave the range of the numbers; they are shifted by the largest from now on")
-            self._attend = by_maximum
+            self._by_maximum = True
         return shifted
 
 

@@ -123,9 +123,9 @@ def _multivector(task: Multivector, parameters: Parameters) -> Head:
 
 def _sparse(task: Sparse, checkpoint: Checkpoint, parameters: Parameters) -> Head:
     if task.kind == "lexical":
-        layers = [parameters.linear([task.projection], dtype=torch.float32)]
+        weights = parameters.linear([task.projection], dtype=torch.float32)
         special = np.array(sorted(checkpoint.tokenizer.special), dtype=np.int64)
-        return lambda states, packed, texts: _lexical(torch.relu(run(layers, states)), packed, texts, special)
+        return lambda states, packed, texts: _lexical(torch.relu(weights(states)), packed, texts, special)
     if not (description := checkpoint.architecture.family.masked_lm):
         raise ModelLoadFailedError(f"The family {checkpoint.spec.family!r} has no masked language model's head here.")
     layers = parameters.head(description, vocabulary=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,7 @@ class Packed(NamedTuple):
     """[n], in the caller's order."""
     places: npt.NDArray[np.int64]
     """[n]: where text i of the caller's order stands in the packed order."""
-    made: dict[object, object]
+    made: dict[object, Any]
     """What a kernel made of the batch for all layers to use."""
     marks: Sequence[Marks | None] = ()
     """[n], in the caller's order."""

@@ -10,36 +10,17 @@ float32 on a CPU, which costs a hundredth of the time there and halves the dista
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm, rms_norm
 
 from sie_bundle.engine.family import Architecture
-from sie_bundle.engine.linear import ACTIVATIONS, Activation, Linear, activation, linear
+from sie_bundle.engine.layer import Norm
+from sie_bundle.engine.linear import ACTIVATIONS, Activation, Linear, Product, activation, linear
 from sie_bundle.engine.precision import arithmetic
 from sie_sdk.errors import ModelLoadFailedError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-class Norm(NamedTuple):
-    """Normalisation over the last dimension: by mean and variance, or with ``rms`` by the root mean square alone."""
-
-    weight: Tensor
-    bias: Tensor | None
-    eps: float
-    rms: bool = False
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.rms:
-            return rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-    def scaled(self, factor: float) -> Norm:
-        """The same, and its result times the factor."""
-        return self._replace(weight=self.weight * factor, bias=None if self.bias is None else self.bias * factor)
 
 
 class Parameters:
@@ -99,7 +80,7 @@ class Parameters:
         *,
         dtype: torch.dtype | None = None,
         scale: tuple[int, float] | None = None,
-    ) -> Linear:
+    ) -> Product:
         """One linear layer from the named ones, side by side.
 
         Args:
@@ -118,7 +99,7 @@ class Parameters:
             bias = None if bias is None else torch.cat([bias[:outputs] * factor, bias[outputs:]])
         return linear(weight, bias, activation)
 
-    def halves(self, names: Sequence[str], activations: tuple[Activation, Activation]) -> tuple[Linear, Linear]:
+    def halves(self, names: Sequence[str], activations: tuple[Activation, Activation]) -> tuple[Product, Product]:
         """Two linear layers of one size: named one by one, or stored in one tensor with the first on top."""
         if len(names) == 2:
             return self.linear(names[:1], activations[0]), self.linear(names[1:], activations[1])
@@ -145,7 +126,7 @@ class Parameters:
                 steps.append(self._tied(step.removeprefix("tied:")))
             elif (name := self._find(step)) and self._tensors[f"{name}.weight"].dim() == 1:
                 norm = self.norm(name)
-                steps.append(lambda x, norm=norm: norm(x.to(norm.weight.dtype)))  # type: ignore[misc]
+                steps.append(lambda x, norm=norm: norm(x.to(norm.weight.dtype)))
             else:
                 steps.append(self.linear([name], dtype=dtype))
         return steps
@@ -157,7 +138,7 @@ class Parameters:
             raise ModelLoadFailedError(f"The checkpoint has no tensor {name}.weight.", reason="corrupt")
         return found
 
-    def _tied(self, bias: str) -> Linear:
+    def _tied(self, bias: str) -> Product:
         name = (
             "lm_head.weight" if "lm_head.weight" in self else f"{self.prefix}{self._architecture.family.words}.weight"
         )

@@ -1,7 +1,6 @@
 """Where a token stands, for families that do not add it to the embedding: rotation, and biases by distance."""
 
-from __future__ import annotations
-
+# No annotations from the future: ``compiled``.
 import math
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ from torch import Tensor
 from sie_bundle.engine.attention import LOG2_E
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.rope import Rope
-from sie_bundle.engine.sight import Slopes
 
 
 class Turn(NamedTuple):
@@ -20,10 +18,11 @@ class Turn(NamedTuple):
     cosines: Tensor
     sines: Tensor
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Turn ``x`` [T, heads, head_dim]."""
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat((second, first), dim=-1).mul_(self.sines).addcmul_(x, self.cosines)
+
+def turned(x: Tensor, turn: Turn) -> Tensor:
+    """``x`` [T, heads, head_dim], each token turned by its place."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((second, first), dim=-1).mul_(turn.sines).addcmul_(x, turn.cosines)
 
 
 class Rotation:
@@ -54,12 +53,13 @@ class Rotation:
         return Turn(cosines.to(self._device, self._dtype), sines.to(self._device, self._dtype))
 
 
-def slopes(heads: int, device: torch.device) -> Slopes:
-    """The bias of ALiBi: a geometric series over the heads; of a number between powers of two, every other one more."""
+def slopes(heads: int, device: torch.device) -> Tensor:
+    """The slopes of ALiBi (`Sight.slopes`), [heads]: a geometric series; of a number between powers of two, every
+    other one more."""
     whole = 1 << (heads.bit_length() - 1)
     series = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     series += [2.0 ** (-8 * (2 * i + 1) / (2 * whole)) for i in range(heads - whole)]
-    return Slopes(-LOG2_E * torch.tensor(series, dtype=torch.float32, device=device))
+    return -LOG2_E * torch.tensor(series, dtype=torch.float32, device=device)
 
 
 class RelativeBias:

@@ -5,8 +5,7 @@ are rounded up, because oneDNN compiles its bfloat16 products anew for each size
 megabytes. What a tile is rounded up with, no token sees, and nothing but scores is ever computed for it.
 """
 
-from __future__ import annotations
-
+# No annotations from the future: ``compiled``.
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,6 +21,9 @@ BLOCKS = ((16, 32), (64, 64))
 
 TOGETHER = 512
 """The most tokens of the blocks of one tile, for the memory their scores take."""
+
+SCORES = 1 << 19
+"""Scores computed at a time: a core's cache holds them twice in bfloat16."""
 
 
 class Tile(NamedTuple):
@@ -40,30 +42,36 @@ class Tile(NamedTuple):
     """[blocks, size] int64: the text a token is of; -1 where there is none."""
     places: Tensor
     """[blocks, size] int64: its place in its text."""
+    queries: int
+    """Of one head, whose scores are computed at a time."""
 
-    def gather(self, x: Tensor) -> Tensor:
-        """[heads, T + 1, n] as [heads * blocks, size, n]."""
-        if self.real is None and self.size == self.stop - self.start:
-            return x[:, self.start : self.stop]
-        return x.index_select(1, self.tokens).view(-1, self.size, x.shape[2])
 
-    def scatter(self, x: Tensor) -> Tensor:
-        """[heads * blocks, size, n] as [stop - start, heads, n]."""
-        by_head = x.view(-1, self.blocks * self.size, x.shape[2])
-        own = by_head[:, : self.stop - self.start] if self.real is None else by_head.index_select(1, self.real)
-        return own.transpose(0, 1)
+def gathered(tile: Tile, x: Tensor) -> Tensor:
+    """[heads, T + 1, n] as [heads * blocks, size, n]."""
+    if tile.real is None and tile.size == tile.stop - tile.start:
+        return x[:, tile.start : tile.stop]
+    return x.index_select(1, tile.tokens).view(-1, tile.size, x.size(2))
 
-    def hidden(self, sight: Sight, dtype: torch.dtype) -> Tensor | None:
-        """[blocks, size, size]: minus infinity where a token does not see another, else 0; None: it sees all."""
-        if self.blocks == 1 and self.real is None and not sight.causal and sight.window is None:
-            return None
-        distance = self.places[:, None] - self.places[:, :, None]
-        unseen = self.texts[:, None] != self.texts[:, :, None]
-        if sight.causal:
-            unseen |= distance > 0
-        if sight.window is not None:
-            unseen |= distance.abs() > sight.window
-        return torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, -torch.inf)
+
+def scattered(tile: Tile, x: Tensor) -> Tensor:
+    """[heads * blocks, size, n] as [stop - start, heads, n]."""
+    by_head = x.view(-1, tile.blocks * tile.size, x.size(2))
+    real = tile.real
+    own = by_head[:, : tile.stop - tile.start] if real is None else by_head.index_select(1, real)
+    return own.transpose(0, 1)
+
+
+def hidden(tile: Tile, sight: Sight, dtype: torch.dtype) -> Tensor | None:
+    """[blocks, size, size]: minus infinity where a token does not see another, else 0; None: it sees all."""
+    if tile.blocks == 1 and tile.real is None and not sight.causal and sight.window is None:
+        return None
+    distance = tile.places[:, None] - tile.places[:, :, None]
+    unseen = tile.texts[:, None] != tile.texts[:, :, None]
+    if sight.causal:
+        unseen |= distance > 0
+    if sight.window is not None:
+        unseen |= distance.abs() > sight.window
+    return torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, -torch.inf)
 
 
 def tiles(packed: Packed, step: int) -> list[Tile]:
@@ -124,4 +132,5 @@ def _tile(blocks: list[list[tuple[int, int]]], size: int, packed: Packed) -> Til
         real=None if single else torch.from_numpy(np.flatnonzero(flat != nothing)),
         texts=torch.from_numpy(texts),
         places=torch.from_numpy(places),
+        queries=SCORES // size,
     )

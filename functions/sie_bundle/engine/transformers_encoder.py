@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from sie_bundle.engine import gliner
+from sie_bundle.engine import cpu_attention, gliner
 from sie_bundle.engine.attention import LOG2_E, Attend, kernel
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.family import GLINER
@@ -174,7 +175,8 @@ class TransformersEncoder:
         """
         self.device = body.device
         self._body = body
-        self._finite = Finite(self._states, kernel(body.device))
+        self._attend = kernel(body.device)
+        self._finite = Finite(self._states)
         self._first_position = 0
         self._positions = positions(body.config)
         _register()
@@ -190,7 +192,8 @@ class TransformersEncoder:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
         return self._finite(packed)
 
-    def _states(self, packed: Packed, attend: Attend) -> Tensor:
+    def _states(self, packed: Packed, by_maximum: bool) -> Tensor:
+        attend: Attend = partial(cpu_attention.attend, by_maximum=True) if by_maximum else self._attend
         token = _BATCH.set((packed, attend))
         try:
             return self._body(
