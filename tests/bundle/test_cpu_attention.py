@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sie_bundle.engine import cpu_attention
 from sie_bundle.engine.attention import LOG2_E
-from sie_bundle.engine.cpu_attention import COMPILED, attend, attended, grouped
+from sie_bundle.engine.cpu_attention import attend, attended, attended_at_once, grouped
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tiles import BLOCKS, TOGETHER, gathered, rounded, scattered, tiles
@@ -38,8 +38,7 @@ def random(packed: Packed, seed: int, scale: float = 1.0) -> tuple[Tensor, Tenso
 
 
 def tiled(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
-    out: Tensor = COMPILED.attended(q, k, v, cpu_attention.tiled(packed, sight, q.dtype), by_maximum)
-    return out
+    return attended_at_once()(q, k, v, cpu_attention.tiled(packed, sight, q.dtype), by_maximum)
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
@@ -85,7 +84,7 @@ def test_a_call_for_each_length_equals_plain_softmax(sizes: list[int], causal: b
     # As they come from one layer for all three, with rows behind the last text.
     together = torch.nn.functional.pad(torch.cat([q * LOG2_E, k, v], dim=1), (0, 0, 0, 0, 0, extra))
     queries, keys, values = torch.split(together, [HEADS, KEY_HEADS, KEY_HEADS], dim=1)
-    found = COMPILED.attended(queries, keys, values, grouped(packed, sight), by_maximum=False)
+    found = attended_at_once()(queries, keys, values, grouped(packed, sight), False)
     assert found.is_contiguous()
     assert (found[: len(q)] - expected).abs().max() < 1e-5
     assert not found[len(q) :].any()
@@ -122,7 +121,7 @@ def test_step_by_step_it_computes_the_same(sizes: list[int], causal: bool, slope
     sight = Sight(causal=causal, slopes=-torch.tensor([0.5, 0.25, 0.125, 0.01]) if sloped else None)
     q, k, v = (x.to(dtype) for x in random(packed, 0))
     for seen in (cpu_attention.tiled(packed, sight, dtype), cpu_attention.view(packed, sight, dtype)):
-        assert torch.equal(COMPILED.attended(q, k, v, seen, False), attended(q, k, v, seen, by_maximum=False))
+        assert torch.equal(attended_at_once()(q, k, v, seen, False), attended(q, k, v, seen, by_maximum=False))
 
 
 @settings(max_examples=30, deadline=None)

@@ -8,7 +8,9 @@ what it calls is compiled, for ``layer`` together with the layers.
 """
 
 # No annotations from the future: ``compiled``.
+import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -70,8 +72,7 @@ def tiled(packed: Packed, sight: Sight, dtype: torch.dtype) -> View:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
     """See `attention.Attend`; ``by_maximum``: see `by_tile`."""
-    out: Tensor = COMPILED.attended(q, k, v, view(packed, sight, q.dtype), by_maximum)
-    return out
+    return attended_at_once()(q, k, v, view(packed, sight, q.dtype), by_maximum)
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, seen: View, by_maximum: bool) -> Tensor:
@@ -172,8 +173,11 @@ def by_head(x: Tensor, more: int) -> Tensor:
     return out
 
 
-STEPS = (attended, by_length, by_tile, within, bias_of, by_head, gathered, scattered, seen_by, sloped)
-"""What is compiled together."""
+STEPS = (by_length, by_tile, within, bias_of, by_head, gathered, scattered, seen_by, sloped)
+"""What `attended` calls."""
 
-COMPILED = compiled(*STEPS)
-"""`attended`, as one call."""
+
+@functools.cache
+def attended_at_once() -> Callable[[Tensor, Tensor, Tensor, View, bool], Tensor]:
+    """`attended`, compiled when it is first needed by itself."""
+    return compiled(attended, *STEPS)

@@ -137,7 +137,7 @@ def fed_forward(x: Tensor, of: FeedForward) -> Tensor:
     return multiplied(inner, of.down)
 
 
-COMPILED = compiled(
+passed_at_once = compiled(
     passed,
     queried,
     fed,
@@ -147,6 +147,6 @@ COMPILED = compiled(
     turned,
     multiplied,
     activated,
+    attended,
     *cpu_attention.STEPS,
 )
-"""`passed`, as one call."""

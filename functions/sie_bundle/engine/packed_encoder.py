@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -55,7 +56,8 @@ class PackedEncoder:
         shared = "{}" not in family.layer
         layers = [self._layer(architecture, parameters, i) for i in range(1 if shared else config.num_hidden_layers)]
         self._layers = layers * config.num_hidden_layers if shared else layers
-        self._kept = torch._C.ScriptList(self._layers)
+        # Read from Python's named tuples once, and not for every pass.
+        self._kept = cast("list[Layer]", torch._C.ScriptList(self._layers))
         self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
         self._rotation = Rotation(config.head_size, parameters.device, parameters.computed)
         bias = f"{prefix}{family.relative_bias}.weight"
@@ -79,7 +81,7 @@ class PackedEncoder:
         sights = self._sights(packed)
         if self.device.type == "cpu":
             views = [cpu_attention.view(packed, sight, self._computed) for sight in sights]
-            x = layer.COMPILED.passed(x, self._kept, turns, views, by_maximum)
+            x = layer.passed_at_once(x, self._kept, turns, views, by_maximum)
         else:
             for one in self._layers:
                 q, k, v = layer.queried(x, one, turns)
