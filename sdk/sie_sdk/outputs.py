@@ -27,6 +27,8 @@ WIRE_DTYPES: Final[dict[OutputDtype, np.dtype[Any]]] = {
 }
 """Each output dtype as arrays hold it; binary and ubinary are bits of ``x > 0``, eight to a byte, first bit high."""
 
+OUTPUT_TYPES: Final[tuple[OutputType, ...]] = get_args(OutputType)
+
 SPARSE_DTYPES: Final[tuple[OutputDtype, ...]] = ("float32", "float16")
 
 
@@ -82,7 +84,7 @@ def wanted(request: EncodeRequest, model: str, offered: Sequence[str]) -> list[O
     """
     options = request.params.options or {}
     encoded = ["dense"] if options.get("muvera") is not None and "multivector" in offered else []
-    has = [name for name in get_args(OutputType) if name in (*offered, *encoded)]
+    has = [name for name in OUTPUT_TYPES if name in (*offered, *encoded)]
     by_default = ["dense"] if "dense" in has else has
     in_options = options.get("output_types")
     field = "params.output_types" if in_options is None else "params.options.output_types"
