@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -69,9 +70,13 @@ class Remote:
     """One process that runs programs one after the other. ``version``: the client's."""
 
     def __init__(self, python: Path) -> None:
+        self._python = python
+        self._start()
+
+    def _start(self) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SIE_", "PYTHON"))}
         self._process = subprocess.Popen(
-            [str(python), str(CLIENTS / "published.py")],
+            [str(self._python), str(CLIENTS / "published.py")],
             env=kept,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -84,6 +89,9 @@ class Remote:
 
         The call ``sleep`` is none of its methods. ``renewal_s``: how often it renews pools.
         """
+        if self._process.poll() is not None:  # it took too long for another test, and was ended
+            self.close()
+            self._start()
         assert self._process.stdin is not None
         program = {"flavour": flavour, "url": url, "client": client, "calls": calls, "renewal_s": renewal_s}
         self._process.stdin.write(json.dumps(program) + "\n")
@@ -93,7 +101,8 @@ class Remote:
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait(10)
         self._process.stdout.close()
 
