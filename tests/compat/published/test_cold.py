@@ -94,6 +94,7 @@ def test_a_caller_whose_time_is_up_before_anything_runs_is_told_of_it(client: Cl
 def test_a_worker_killed_with_the_request_in_hand_costs_time_and_no_answer(client: Client, platform: Platform) -> None:
     texts = [{"text": "word " * 200, "id": str(place)} for place in range(32)]
     client("encode", TINY, HELLO)
+    wait_until(lambda: not any(worker["queue_depth"] for worker in platform.workers()))  # the last heartbeat is older
     with ThreadPoolExecutor(1) as thread:
         asked: Future[Outcome] = thread.submit(lambda: client("extract", TAGGER, texts))
         wait_until(lambda: any(worker["queue_depth"] for worker in platform.workers()), 60)
@@ -108,6 +109,7 @@ def test_an_ingress_that_stops_or_dies_while_they_wait_is_waited_for(
 ) -> None:
     texts = [{"text": "word " * 200} for _ in range(24)]
     client("encode", TINY, HELLO)
+    wait_until(lambda: not any(worker["queue_depth"] for worker in platform.workers()))  # the last heartbeat is older
     with ThreadPoolExecutor(1) as thread:
         asked: Future[Outcome] = thread.submit(lambda: client("extract", TAGGER, texts))
         wait_until(lambda: any(worker["queue_depth"] for worker in platform.workers()), 60)
