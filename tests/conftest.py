@@ -44,7 +44,7 @@ def running_nats(folder: Path, port: int = -1) -> Iterator[str]:
 
 
 def _listen_url(folder: Path, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.poll() is None:
         for ports in folder.glob(f"*_{process.pid}.ports"):
             if (text := ports.read_text()).strip().endswith("}"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from pathlib import Path
 
@@ -79,7 +80,8 @@ async def main(host: str, port: int, models: str) -> None:
     ]
     pools = Pools(registry, lanes, PoolTable(broker.pools), assigns=False)
     served = app(broker, registry, lanes, pools, ingress, readiness)
-    async with process.serving(served, host, port, websockets=True):
+    # What was accepted can be computed by nobody else: work is pulled until the last request is answered, or cut.
+    async with process.serving(served, host, port, drain_s=math.ceil(bundle_settings.drain_s), websockets=True):
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
         readiness.begin()
         log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)
@@ -87,7 +89,7 @@ async def main(host: str, port: int, models: str) -> None:
         readiness.close()
         served.state.configs.changes.leave()
         await served.state.watch.leave()
-        await asyncio.gather(*(bundle.drain() for bundle in bundles))
+    await asyncio.gather(*(bundle.drain() for bundle in bundles))
     for task in following:
         task.cancel()
     await asyncio.gather(*following, return_exceptions=True)

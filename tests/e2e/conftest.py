@@ -51,7 +51,7 @@ def serving(*options: str, **settings: str) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def _ready(url: str) -> bool:

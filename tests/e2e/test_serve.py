@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +24,8 @@ from sie_sdk import (
     SIEClient,
     WeightsUnavailableError,
 )
+from tests.e2e.conftest import serving
+from tests.platform import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -144,3 +149,18 @@ def test_bad_requests_get_a_typed_error_and_the_next_one_works(
         assert refused.json()["error"]["hint"]
         fine = client.post(f"/v1/encode/{MODEL}", json={"items": [{"text": "hello"}]})
         assert fine.status_code == 200
+
+
+def test_whatever_was_accepted_before_a_stop_is_answered(model_folder: Path) -> None:
+    """One at a time, so that most of it is still queued, and nobody else could take it."""
+    body = {"items": [{"text": "hello world " * 20}] * 256}
+    with ThreadPoolExecutor(20) as threads:
+        with serving("--models", str(model_folder), SIE_MAX_IN_HAND="1") as url:
+            asked = [threads.submit(httpx.post, f"{url}/v1/encode/{MODEL}", json=body, timeout=60) for _ in range(20)]
+            wait_until(lambda: in_flight(url) + sum(each.done() for each in asked) == len(asked))
+        assert [each.result().status_code for each in asked] == [200] * len(asked)
+
+
+def in_flight(url: str) -> int:
+    found = re.search(r'requests_in_flight{operation="encode"} (\d+)', httpx.get(f"{url}/metrics").text)
+    return int(found[1]) if found else 0

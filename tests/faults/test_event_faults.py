@@ -52,7 +52,7 @@ def serving(sink: SinkServer) -> Iterator[None]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
     thread.start()
     try:
-        assert up.wait(10)
+        assert up.wait(30)
         yield
     finally:
         loop.call_soon_threadsafe(down.set)

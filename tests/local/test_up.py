@@ -45,7 +45,7 @@ def pids(sie: Sie) -> dict[str, int]:
     return {each["name"]: each["pid"] for each in json.loads(sie("status", "--json").stdout)["processes"]}
 
 
-def wait_until(holds: Callable[[], bool], deadline_s: float = 15.0) -> None:
+def wait_until(holds: Callable[[], bool], deadline_s: float = 60.0) -> None:
     end = time.monotonic() + deadline_s
     while not holds():
         assert time.monotonic() < end, f"not within {deadline_s} s"

@@ -112,6 +112,8 @@ class Remote:
         late.start()
         line = self._process.stdout.readline()
         late.cancel()
+        if not line:
+            self._process.wait(10)  # so that the next program finds it gone
         assert line, "the client's process ended"
         answer: dict[str, Any] = json.loads(line)
         return answer

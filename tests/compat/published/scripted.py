@@ -72,7 +72,7 @@ def serving(scripted: Scripted) -> Iterator[str]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(30)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

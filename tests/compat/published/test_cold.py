@@ -149,7 +149,7 @@ def computed(url: str) -> int:
 def test_a_single_process_that_is_told_to_stop_answers_what_it_has_in_hand(
     remote: Remote, flavour: Flavour, models: Path
 ) -> None:
-    texts = [{"text": "word " * 200} for _ in range(4)]  # what is in hand has ten seconds, on a busy machine, too
+    texts = [{"text": "word " * 200} for _ in range(4)]
     with ThreadPoolExecutor(1) as thread:
         with serving("--models", str(models)) as url:
             client = Client(remote, flavour, url)
