@@ -9,7 +9,6 @@ Not here: queues, HTTP and several processes.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import statistics
 import subprocess
@@ -22,16 +21,12 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from bench.installs import own_weights
 from bench.servers import MODEL
-from sie_bundle.engine import linear, packed_encoder, parameters
+from sie_bundle.engine import cpu_attention, linear, parameters
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import EncoderModel, load
-from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row, row
 from sie_config import catalog
 
@@ -74,15 +69,16 @@ def kernels(folder: Path, rounds: int) -> None:
         "256 mixed texts": mixed_rows(256),
         "64 of 64 tokens": [row_of(64)] * 64,
     }
+    in_use = model(folder)
     variants = {
-        "in use": model(folder),
-        "float32": model(folder, "float32"),
-        "torch's linear layers": plain_model(folder),
-        "torch's attention": torch_attention_model(folder),
+        "in use": partial(dense, in_use),
+        "float32": partial(dense, model(folder, "float32")),
+        "torch's linear layers": partial(dense, plain_model(folder)),
+        "attention by length": partial(dense_by_length, in_use),
     }
     print(f"{'':<18}{'':<30}{'ms':>9}{'docs/s':>10}{'tokens/s':>11}")
     for name, rows in workloads.items():
-        seconds = measured({kind: partial(dense, each, rows) for kind, each in variants.items()}, rounds)
+        seconds = measured({kind: partial(run, rows) for kind, run in variants.items()}, rounds)
         for kind, taken in seconds.items():
             tokens = sum(len(row) for row in rows)
             print(f"{name:<18}{kind:<30}{taken * 1e3:>9.2f}{len(rows) / taken:>10.0f}{tokens / taken:>11.0f}")
@@ -135,20 +131,10 @@ def plain_model(folder: Path) -> EncoderModel:
         return model(folder)
 
 
-def torch_attention_model(folder: Path) -> EncoderModel:
-    """The model with torch's own fused attention, a call for each group of texts of one length."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
-        parts = []
-        for group in packed.groups:
-            queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
-            out = scaled_dot_product_attention(queries, keys, values, scale=math.log(2))
-            parts.append(out.transpose(1, 2).flatten(0, 1))
-        # The batch is rounded up: rows behind the last text.
-        return torch.nn.functional.pad(whole := torch.cat(parts), (0, 0, 0, 0, 0, len(q) - len(whole)))
-
-    with patch.object(packed_encoder, "kernel", lambda device: attend):
-        return model(folder)
+def dense_by_length(of: EncoderModel, rows: Sequence[Row]) -> object:
+    """The same with attention over as many keys as each text has, instead of whole sixteens."""
+    with patch.object(cpu_attention, "STEP", 1):
+        return dense(of, rows)
 
 
 def row_of(length: int, seed: int = 0) -> Row:

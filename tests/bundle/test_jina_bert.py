@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear
 
-from sie_bundle.engine.attention import LOG2_E, with_bias
+from sie_bundle.engine.attention import with_bias
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.positions import slopes
@@ -116,7 +116,7 @@ def test_a_mixed_batch_equals_the_formulas_text_by_text(heads: int, family: str,
 
 @pytest.mark.parametrize("heads", KNOWN)
 def test_the_slopes_are_those_of_the_paper(heads: int) -> None:
-    made = -slopes(heads, torch.device("cpu")) / LOG2_E
+    made = -slopes(heads, torch.device("cpu"))
     assert made.tolist() == pytest.approx(KNOWN[heads])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from sie_bundle.engine.attention import LOG2_E
-from sie_bundle.engine.cpu_attention import attended, tiled
+from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, halved, linear, plain, prepacked
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
@@ -68,7 +66,7 @@ def test_packing_keeps_texts_of_equal_length_side_by_side_and_knows_their_places
     assert packed.positions.tolist() == [0, 0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
 
 
-def test_tiled_attention_equals_one_call_per_text() -> None:
+def test_attention_equals_one_call_per_text() -> None:
     packed = pack(rows_of([5, 3, 5, 1, 3]), CPU)
     q, k, v = torch.randn(3, len(packed.ids), 4, 8, generator=torch.Generator().manual_seed(0))
     expected, start = [], 0
@@ -77,7 +75,7 @@ def test_tiled_attention_equals_one_call_per_text() -> None:
             text = slice(start, start := start + group.length)
             one = scaled_dot_product_attention(*(each[text].transpose(0, 1)[None] for each in (q, k, v)))
             expected.append(one[0].transpose(0, 1))
-    found = attended(q * LOG2_E / math.sqrt(8), k, v, tiled(packed, Sight(), torch.float32), by_maximum=False)
+    found = attend(q, k, v, packed, Sight())
     assert torch.allclose(found, torch.cat(expected), atol=1e-6)
 
 

@@ -146,7 +146,9 @@ def test_long_lists_are_scored_as_one_whatever_chunks_they_are_sent_in(every: st
     assert all(entry.item_id == f"item-{entry.index}" for entry in ranked.scores)
     by_index = {entry.index: entry.score for entry in ranked.scores}
     for entry in alone.scores:
-        assert by_index[250 + entry.index] == pytest.approx(entry.score, abs=1e-3)
+        assert by_index[250 + entry.index] == pytest.approx(
+            entry.score, abs=0.02
+        )  # bfloat16, in batches of other sizes
 
 
 def test_maxsim_here_is_the_servers(every: str) -> None:

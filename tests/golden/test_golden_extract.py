@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -133,13 +134,24 @@ def test_a_long_text_has_the_entities_of_the_pipeline_where_there_is_one_window(
 @pytest.mark.weights
 @pytest.mark.parametrize("key", TAGGERS)
 def test_this_machines_own_precision_finds_the_same_entities(key: str) -> None:
-    """But for the text in other scripts: there an unknown token has two labels that are equally likely."""
-    texts = {name: text for name, text in golden.tagged_texts().items() if name not in ("long", "scripts")}
+    """But for texts with a token that has two labels which are equally likely."""
+    exact = tagger(key)
+    texts = {name: text for name, text in golden.tagged_texts().items() if name != "long" and not tied(exact, text)}
+    assert len(texts) >= 11
     found = run(tagger(key, "auto"), list(texts.values()))
     for name, result in zip(texts, found, strict=True):
         named, scores = reference(golden.entities(key)["simple"][name])
         assert spans(result.entities) == named, name
         assert [entity.score for entity in result.entities] == pytest.approx(scores, abs=HALF), name
+
+
+def tied(model: EncoderModel, text: str) -> bool:
+    """Whether a token's two likeliest labels are so near each other that bfloat16 may prefer the other."""
+    rows = model.tokenizer.rows([text], model.spec.max_sequence_length)
+    (logits,) = model.forward(rows, {"token_logits": [0]})["token_logits"]
+    assert isinstance(logits, np.ndarray)
+    first, second = np.sort(logits, axis=-1)[:, -1], np.sort(logits, axis=-1)[:, -2]
+    return bool((first - second).min() < 0.1)
 
 
 @pytest.mark.weights

@@ -5,7 +5,6 @@ make test ARGS="-m gpu"
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from sie_bundle.engine import attention
-from sie_bundle.engine.attention import LOG2_E, Attend
+from sie_bundle.engine.attention import Attend
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.model import EncoderModel
@@ -60,7 +59,7 @@ def test_every_kernel_attends_as_the_cpus(sight: Sight, heads: tuple[int, int]) 
             continue  # a query's augmentation is an encoder's with full attention
         rows = some_rows(augmented)
         packed, tokens = pack(rows, CPU), sum(map(len, rows))
-        q = torch.randn(tokens, heads[0], 64, generator=random) * LOG2_E / math.sqrt(64)
+        q = torch.randn(tokens, heads[0], 64, generator=random)
         k, v = (torch.randn(tokens, heads[1], 64, generator=random) for _ in range(2))
         expected = attend(q, k, v, packed, sight)
         for kernel in kernels():
@@ -75,10 +74,9 @@ def test_a_bias_is_added_to_the_scores() -> None:
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(tokens, 4, 32, generator=random) for _ in range(3))
     bias = torch.randn(4, 200, 200, generator=random)
-    expected = attend(q * LOG2_E / math.sqrt(32), k, v, pack(rows, CPU), Sight(bias=bias * LOG2_E))
-    scaled = (q * LOG2_E / math.sqrt(32)).to(GPU, torch.float16)
-    sight = Sight(bias=(bias * LOG2_E).to(GPU))
-    found = attention.kernel(GPU)(scaled, k.to(GPU, torch.float16), v.to(GPU, torch.float16), pack(rows, GPU), sight)
+    expected = attend(q, k, v, pack(rows, CPU), Sight(bias=bias))
+    on_gpu = [x.to(GPU, torch.float16) for x in (q, k, v)]
+    found = attention.kernel(GPU)(on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), Sight(bias=bias.to(GPU)))
     assert (found.float().cpu() - expected).abs().max() < 5e-3
 
 

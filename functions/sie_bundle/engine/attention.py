@@ -3,12 +3,11 @@
 Owns the contract, `Attend`, the choice of a kernel per device, and the kernels for GPUs: flash-attention's varlen and
 torch's own. Both and ``cpu_attention`` serve full, causal and windowed attention and a query's augmentation.
 
-Queries come scaled by log2(e) / sqrt(head_dim), folded into the weights when a model is loaded: a weight is 2 ** score.
+Scores are those of 1706.03762: products of queries and keys, divided by sqrt(head_dim).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -19,8 +18,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.sight import Sight, sloped
-
-LOG2_E = math.log2(math.e)
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, Sight], Tensor]
 """(q [T, heads, head_dim], k and v [T, key heads, head_dim], packed, sight) to [T, heads, head_dim], all packed."""
@@ -52,7 +49,6 @@ def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tens
         bounds,
         packed.longest,
         longest,
-        softmax_scale=math.log(2),
         causal=sight.causal,
         window_size=_window(sight),
     )
@@ -74,7 +70,6 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Ten
         bounds,
         packed.longest,
         longest,
-        scale=math.log(2),
         window_size=_window(sight),
         enable_gqa=q.shape[1] != k.shape[1],
     )
@@ -88,13 +83,13 @@ def with_bias(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> 
     for group in packed.groups:
         if sight.slopes is not None:
             places = torch.arange(group.length, device=q.device)
-            bias = sloped(sight.slopes, places, places[: group.seen]) / LOG2_E
+            bias = sloped(sight.slopes, places, places[: group.seen])
         else:
             assert sight.bias is not None
-            bias = sight.bias[:, : group.length, : group.seen] / LOG2_E
+            bias = sight.bias[:, : group.length, : group.seen]
         queries, keys, values = (group.view(x).transpose(1, 2) for x in (q, k, v))
         keys, values = keys[:, :, : group.seen], values[:, :, : group.seen]
-        out = scaled_dot_product_attention(queries, keys, values, bias.to(q.dtype)[None], scale=math.log(2))
+        out = scaled_dot_product_attention(queries, keys, values, bias.to(q.dtype)[None])
         parts.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)
 

@@ -1,183 +1,219 @@
-"""Attention on a CPU: torch's fused kernel once for each length, or batched matrix products tile by tile.
+"""Attention on a CPU: torch's fused kernel, once for each length of text in a batch.
 
-In bfloat16 the products, whose scores stay in the cache, are up to twice as fast on one thread; in float32 the fused
-kernel is, by a quarter to two fifths. What that is worth for a whole pass, ``bench/engine.py`` shows.
+The kernel takes up to twice as long over an odd number of keys as over whole sixteens. So a text is seen together with
+the up to fifteen tokens that stand behind it in the row, of whatever text, and a mask hides them: no number is copied,
+and the products of bfloat16, which are compiled for each size, have few sizes. Texts of at most sixteen tokens, of
+whatever lengths, share blocks of the row in bfloat16, where what each sees is for a mask alone to say.
 
-Owns which of them a batch is computed with, and what they need of it (`View`), made once for all layers. `attended` and
-what it calls is compiled, for ``layer`` together with the layers.
+Owns what of a batch each call computes (`Part`), made once for all layers. `attended` and what it calls is compiled,
+for ``layer`` together with the layers.
 """
 
 # No annotations from the future: ``compiled``.
 import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sie_bundle.engine.compiled import compiled
-from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.sight import Sight, seen_by, sloped
-from sie_bundle.engine.tiles import Tile, gathered, hidden, scattered, tiles
+from sie_bundle.engine.packing import Group, Packed
+from sie_bundle.engine.sight import Sight, sloped
 
-ALONE = 64
-"""Tokens of a text that is computed by itself in one call, with torch's own kernel."""
+STEP = 16
+"""Keys that the kernel computes at once."""
 
-FAR = -30_000.0
-"""What is added to the scores of a token nobody sees: 2 to its power is 0."""
+ROWS = 64
+"""Queries of one call where each sees a window of the keys only."""
+
+BLOCK, AROUND = 32, 16
+"""Queries of short texts that are computed together, and the keys before and behind them that are seen with them."""
+
+FEW = 3
+"""Lengths of short texts for which blocks are not worth it."""
+
+BIASES = 1 << 22
+"""Numbers of a bias by slopes that are made at a time."""
+
+
+class Part(NamedTuple):
+    """One call: some queries of texts of one length that lie side by side, and the keys that any of them sees.
+
+    Or of blocks, instead of texts.
+    """
+
+    start: int
+    """Where the first text begins."""
+    texts: int
+    length: int
+    """From one text to the next."""
+    first: int
+    """Queries ``first`` to ``last`` of each text, of which those before ``own`` are its own."""
+    last: int
+    own: int
+    low: int
+    """Keys ``low`` to ``high``, likewise."""
+    high: int
+    causal: bool
+    mask: Tensor | None
+    """What is added to the scores, [1 or texts, 1 or heads, queries or 1, keys]."""
 
 
 class View(NamedTuple):
     """A batch as attention with one sight needs it."""
 
-    sight: Sight
-    groups: list[tuple[int, int, int]]
-    """Where each begins, its texts, and the tokens of each; for one call of torch's kernel each. Empty: by tiles."""
-    tiles: list[Tile]
-    masks: list[Tensor | None]
-    """Of each tile."""
-    far: Tensor
-    """[tokens + 1]: `FAR` for tokens nobody sees and for no token, 0 for the others. Without tiles, empty."""
+    parts: list[Part]
+    """In this order: what one computes of a text that is not its own, a later one overwrites."""
+    tokens: int
+    """Of all texts; rows behind them are nobody's."""
+    slopes: Tensor | None
+    """See `Sight.slopes`."""
 
 
-def view(packed: Packed, sight: Sight, dtype: torch.dtype) -> View:
-    """A batch of queries, keys and values of that type, made once."""
-    one_call = len(packed.lengths) == 1 and packed.longest <= ALONE
-    if packed.keys is None and sight.whole and (one_call or dtype is torch.float32):
-        return grouped(packed, sight)
-    return tiled(packed, sight, dtype)
+def room(packed: Packed) -> int:
+    """The rows that a batch needs for its last texts, too, to be seen in whole sixteens."""
+    return max(_end(group) for group in packed.groups)
 
 
-def grouped(packed: Packed, sight: Sight) -> View:
-    """For texts of equal length together. A token sees its whole text, or with ``sight.causal`` all before it."""
-    groups = [(group.start, group.texts, group.length) for group in packed.groups]
-    return View(sight, groups, [], [], torch.empty(0))
+def view(packed: Packed, sight: Sight, dtype: torch.dtype, rows: int) -> View:
+    """A batch of so many rows of queries, keys and values of that type.
+
+    A text whose sixteens do not fit into the rows is computed by its length.
+    """
+    far = torch.zeros(2 * packed.longest + STEP, dtype=dtype)
+    far[packed.longest :] = -torch.inf
+    short = [group for group in packed.groups if group.length <= STEP] if _in_blocks(packed, sight, dtype) else []
+    parts = _blocks(short, rows, dtype) if len(short) > FEW else []
+    for group in packed.groups[len(short) if parts else 0 :]:
+        size = whole(group.length) if _end(group) <= rows else group.length
+        for first, last, low, high in _spans(size, sight):
+            own = min(last, group.length)
+            causal, mask = _hidden(group, sight, (first, last, low, high), far[packed.longest - group.seen :])
+            parts.append(Part(group.start, group.texts, group.length, first, last, own, low, high, causal, mask))
+    return View(parts, int(packed.lengths.sum()), sight.slopes)
 
 
-def tiled(packed: Packed, sight: Sight, dtype: torch.dtype) -> View:
-    """For tiles, whatever is seen."""
-    if dtype not in packed.made:
-        tokens = int(packed.lengths.sum())
-        far = torch.full((tokens + 1,), FAR, dtype=dtype)
-        far[slice(tokens) if packed.keys is None else packed.keys.tokens] = 0
-        # torch's own products, which serve float32, are not compiled by size.
-        packed.made[dtype] = far, tiles(packed, 16 if dtype is torch.bfloat16 else 1)
-    far, cut = packed.made[dtype]
-    key = dtype, sight.causal, sight.window
+def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+    """See `attention.Attend`."""
+    key = q.dtype, len(q), sight.causal, sight.window, id(sight.bias), id(sight.slopes)
     if key not in packed.made:
-        packed.made[key] = [hidden(tile, sight, dtype) for tile in cut]
-    return View(sight, [], cut, packed.made[key], far)
+        packed.made[key] = view(packed, sight, q.dtype, len(q))
+    return attended_at_once()(q, k, v, packed.made[key])
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight, *, by_maximum: bool = False) -> Tensor:
-    """See `attention.Attend`; ``by_maximum``: see `by_tile`."""
-    return attended_at_once()(q, k, v, view(packed, sight, q.dtype), by_maximum)
-
-
-def attended(q: Tensor, k: Tensor, v: Tensor, seen: View, by_maximum: bool) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: View) -> Tensor:
     """q [T, heads, head_dim], k and v [T, key heads, head_dim] to [T, heads, head_dim]: zeros behind the last text."""
-    out = by_tile(q, k, v, seen, by_maximum) if len(seen.tiles) > 0 else by_length(q, k, v, seen)
-    more = q.size(0) - out.size(0)
-    return torch.constant_pad_nd(out, [0, 0, 0, 0, 0, more]) if more > 0 else out
-
-
-def by_length(q: Tensor, k: Tensor, v: Tensor, seen: View) -> Tensor:
-    """[tokens, heads, head_dim] by torch's fused kernel, a call for each group."""
-    parts: list[Tensor] = []
-    for start, texts, length in seen.groups:
-        stop = start + texts * length
-        queries = q[start:stop].view(texts, length, q.size(1), q.size(2)).transpose(1, 2)
-        keys = k[start:stop].view(texts, length, k.size(1), k.size(2)).transpose(1, 2)
-        values = v[start:stop].view(texts, length, v.size(1), v.size(2)).transpose(1, 2)
-        out = torch.ops.aten.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            is_causal=seen.sight.causal,
-            scale=math.log(2),
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    for part in seen.parts:
+        mask, slopes = part.mask, seen.slopes
+        if slopes is not None:
+            places = torch.arange(part.last, dtype=torch.float32)
+            bias = sloped(slopes, places[part.first :], torch.arange(part.low, part.high, dtype=torch.float32))
+            mask = bias.unsqueeze(0) if mask is None else bias.unsqueeze(0).add_(mask)
+        own = torch.ops.aten.scaled_dot_product_attention(
+            of_part(q, part, part.first, part.last),
+            of_part(k, part, part.low, part.high),
+            of_part(v, part, part.low, part.high),
+            mask,
+            is_causal=part.causal,
             enable_gqa=k.size(1) < q.size(1),
         )
-        parts.append(out.transpose(1, 2).flatten(0, 1))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        of_part(out, part, part.first, part.own).copy_(own[:, :, : part.own - part.first])
+    out[seen.tokens :].zero_()
+    return out
 
 
-def by_tile(q: Tensor, k: Tensor, v: Tensor, seen: View, by_maximum: bool) -> Tensor:
-    """[tokens, heads, head_dim] by matrix products, tile by tile.
+def of_part(x: Tensor, part: Part, first: int, last: int) -> Tensor:
+    """``x`` [T, heads, head_dim] as [texts, heads, last - first, head_dim]: texts may reach into the next one."""
+    row = x.stride(0)
+    return x.as_strided(
+        [part.texts, x.size(1), last - first, x.size(2)],
+        [part.length * row, x.stride(1), row, x.stride(2)],
+        x.storage_offset() + (part.start + first) * row,
+    )
 
-    A row's weights do not change when its scores shift together, and must shift for 2 ** score to stay within the range
-    of the numbers. By the largest score, as usual, costs as much as the powers themselves. The token's score with
-    itself is as good unless another is larger by 127, and costs nothing: it goes in as one more dimension of queries
-    and keys. Where it was not as good the result is not finite, and ``by_maximum`` is the way. A second dimension
-    takes what nobody sees out of sight.
+
+def whole(number: int) -> int:
+    """The next multiple of `STEP`."""
+    return -(-number // STEP) * STEP
+
+
+def _end(group: Group) -> int:
+    return group.start + (group.texts - 1) * group.length + whole(group.length)
+
+
+def _in_blocks(packed: Packed, sight: Sight, dtype: torch.dtype) -> bool:
+    """Whether short texts share blocks. In float32 a block takes longer than its texts."""
+    return dtype is torch.bfloat16 and sight.whole and not sight.causal and packed.keys is None
+
+
+def _blocks(short: Sequence[Group], rows: int, dtype: torch.dtype) -> list[Part]:
+    """The texts of these groups, the first of the row, in blocks. Those at an end of the rows see fewer keys around."""
+    tokens = short[-1].start + short[-1].texts * short[-1].length
+    text = np.full(rows, -1)
+    text[:tokens] = np.repeat(
+        np.arange(sum(group.texts for group in short)),
+        np.repeat([group.length for group in short], [group.texts for group in short]),
+    )
+    count = -(-tokens // BLOCK)
+    inner = range(1, max(1, min(count, (rows - AROUND) // BLOCK)))
+    parts: list[Part] = []
+    for blocks in (range(1), inner, *([block] for block in range(max(1, inner.stop), count))):
+        if len(blocks):
+            start = max(0, blocks[0] * BLOCK - AROUND)
+            first, last = blocks[0] * BLOCK - start, min((blocks[0] + 1) * BLOCK, rows) - start
+            high = min(last + AROUND, rows - start)
+            keys = text[start + np.arange(len(blocks))[:, None] * BLOCK + np.arange(high)]
+            unseen = torch.from_numpy(keys[:, None, first:last, None] != keys[:, None, None, :])
+            mask = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, -torch.inf)
+            parts.append(Part(start, len(blocks), BLOCK, first, last, last, 0, high, False, mask))
+    return parts
+
+
+def _spans(size: int, sight: Sight) -> Iterator[tuple[int, int, int, int]]:
+    """Queries of each call, and the keys they see, of texts of that size: `Part`'s first, last, low and high."""
+    rows = size
+    if sight.slopes is not None:
+        rows = max(STEP, BIASES // (len(sight.slopes) * size) // STEP * STEP)
+    elif sight.window is not None:
+        rows = ROWS
+    for first in range(0, size, rows):
+        last = min(first + rows, size)
+        low, high = 0, size
+        if sight.window is not None:
+            low, high = max(0, first - sight.window) // STEP * STEP, min(size, whole(last + sight.window))
+        yield first, last, low, min(high, whole(last)) if sight.causal else high
+
+
+def _hidden(group: Group, sight: Sight, span: tuple[int, int, int, int], far: Tensor) -> tuple[bool, Tensor | None]:
+    """Whether what is hidden is what comes later and nothing else; if not, the mask, where there is any to add.
+
+    ``far``: zeros for the keys of a text that are seen, and behind them minus infinity.
     """
-    share = q.size(1) // k.size(1)
-    if share > 1:
-        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
-    tokens, size = seen.far.size(0) - 1, q.size(2)
-    q, k, v = q[:tokens], k[:tokens], v[:tokens]
-    queries, keys, values = by_head(q, 2), by_head(k, 2), by_head(v, 0)
-    queries[:, :tokens, size] = -(q * k).sum(-1).t()
-    keys[:, :, size] = 1.0
-    queries[:, :, size + 1] = 1.0
-    keys[:, :, size + 1] = seen.far
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    for tile, mask in zip(seen.tiles, seen.masks):  # noqa: B905  # torch compiles no strict one
-        own = within(
-            tile, gathered(tile, queries), gathered(tile, keys), gathered(tile, values), mask, seen.sight, by_maximum
-        )
-        out[tile.start : tile.stop] = scattered(tile, own)
-    return out
+    first, last, low, high = span
+    if sight.causal and sight.whole and group.seen == group.length:
+        return True, None
+    mask = far[low:high].view(1, 1, 1, -1) if group.seen < high else None
+    if sight.causal or sight.window is not None:
+        distance = torch.arange(low, high) - torch.arange(first, last)[:, None]
+        unseen = distance > 0 if sight.causal else torch.zeros_like(distance, dtype=torch.bool)
+        if sight.window is not None:
+            unseen |= distance.abs() > sight.window
+        both = torch.zeros(1, 1, *distance.shape, dtype=far.dtype).masked_fill_(unseen, -torch.inf)
+        mask = both if mask is None else both.add_(mask)
+    if sight.bias is not None:
+        bias = sight.bias[None, :, first:last, low:high]
+        mask = bias if mask is None else bias + mask
+    return False, mask
 
 
-def within(
-    tile: Tile, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sight: Sight, by_maximum: bool
-) -> Tensor:
-    """[heads * blocks, size, head_dim]: the part of each token in its own text."""
-    rows = tile.size if tile.blocks > 1 else max(16, tile.queries // queries.size(0))
-    parts: list[Tensor] = []
-    for first in range(0, tile.size, rows):
-        last = min(first + rows, tile.size)
-        low, high = seen_by(first, last, tile.size, sight.causal, sight.window)
-        scores = torch.bmm(queries[:, first:last], keys[:, low:high].transpose(1, 2))
-        slopes, bias = sight.slopes, sight.bias
-        if slopes is not None:
-            far = sloped(slopes, tile.places[:, first:last], tile.places[:, low:high])
-            # In float32: far away it is a number that bfloat16 knows to a quarter only.
-            scores = scores.float().add_(far.flatten(0, 1))
-        elif bias is not None:
-            scores = scores.add_(bias_of(tile, bias)[:, first:last, low:high])
-        if mask is not None:
-            own = mask[:, first:last, low:high]
-            scores.view(-1, own.size(0), own.size(1), own.size(2)).add_(own)
-        if by_maximum:
-            scores = scores - scores.amax(-1, keepdim=True)
-        weights = torch.exp2_(scores)
-        total = weights.sum(-1, keepdim=True)
-        parts.append(torch.bmm(weights.to(values.dtype), values[:, low:high]).div_(total))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
-def bias_of(tile: Tile, bias: Tensor) -> Tensor:
-    """[heads, longest, longest] by place as [heads * blocks, size, size] by token."""
-    if tile.real is None:
-        return torch.constant_pad_nd(bias, [0, max(0, tile.size - bias.size(2)), 0, max(0, tile.size - bias.size(1))])
-    return bias[:, tile.places[:, :, None], tile.places[:, None]].flatten(0, 1)
-
-
-def by_head(x: Tensor, more: int) -> Tensor:
-    """[T, heads, size] as [heads, T + 1, size + more]: what is more is to be filled, and a row for no token is zero."""
-    tokens, size = x.size(0), x.size(2)
-    out = x.new_zeros([x.size(1), tokens + 1, size + more])
-    out[:, :tokens, :size] = x.transpose(0, 1)
-    return out
-
-
-STEPS = (by_length, by_tile, within, bias_of, by_head, gathered, scattered, seen_by, sloped)
+STEPS = (of_part, sloped)
 """What `attended` calls."""
 
 
 @functools.cache
-def attended_at_once() -> Callable[[Tensor, Tensor, Tensor, View, bool], Tensor]:
+def attended_at_once() -> Callable[[Tensor, Tensor, Tensor, View], Tensor]:
     """`attended`, compiled when it is first needed by itself."""
     return compiled(attended, *STEPS)

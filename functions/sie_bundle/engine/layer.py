@@ -30,10 +30,6 @@ class Norm(NamedTuple):
         """See `normed`."""
         return normed(x, self)
 
-    def scaled(self, factor: float) -> "Norm":
-        """The same, and its result times the factor."""
-        return self._replace(weight=self.weight * factor, bias=None if self.bias is None else self.bias * factor)
-
 
 class Attention(NamedTuple):
     """Self-attention of one layer."""
@@ -79,18 +75,17 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     return torch.layer_norm(x, norm.weight.size(), norm.weight, norm.bias, norm.eps)
 
 
-def passed(x: Tensor, layers: list[Layer], turns: list[Turn], seen: list[View], by_maximum: bool) -> Tensor:
+def passed(x: Tensor, layers: list[Layer], turns: list[Turn], seen: list[View]) -> Tensor:
     """The states [T, hidden] behind all layers, on a CPU.
 
     Args:
         x: what the first one takes.
         turns: the batch's rotations.
         seen: the batch for each of its sights.
-        by_maximum: see `cpu_attention.by_tile`.
     """
     for layer in layers:
         q, k, v = queried(x, layer, turns)
-        x = fed(x, attended(q, k, v, seen[layer.attention.sight], by_maximum), layer)
+        x = fed(x, attended(q, k, v, seen[layer.attention.sight]), layer)
     return x
 
 
@@ -119,14 +114,19 @@ def fed(x: Tensor, attention: Tensor, layer: Layer) -> Tensor:
     """The layer's states [T, hidden] of its input ``x`` and of what attention gave, [T, heads, head_dim]."""
     attention = multiplied(attention.flatten(1), layer.attention.output)
     if layer.pre_norm:
-        x = x + attention
-        return x + fed_forward(normed(x, layer.output_norm), layer.feed_forward)
+        x = added(attention, x)
+        return added(fed_forward(normed(x, layer.output_norm), layer.feed_forward), x)
     norm, between = layer.attention_norm, layer.between_norm
     assert norm is not None
-    inner = normed(x + attention, norm)
+    inner = normed(added(attention, x), norm)
     if between is not None:
-        inner = normed(x + inner, between)
-    return normed(inner + fed_forward(inner, layer.feed_forward), layer.output_norm)
+        inner = normed(added(inner, x), between)
+    return normed(added(fed_forward(inner, layer.feed_forward), inner), layer.output_norm)
+
+
+def added(to: Tensor, x: Tensor) -> Tensor:
+    """The sum in the type of ``x``, which stays; ``to`` does not. A sum of two types takes twice as long."""
+    return to.to(x.dtype).add_(x)
 
 
 def fed_forward(x: Tensor, of: FeedForward) -> Tensor:
@@ -142,6 +142,7 @@ passed_at_once = compiled(
     queried,
     fed,
     fed_forward,
+    added,
     normed,
     normed_heads,
     turned,

@@ -1,13 +1,12 @@
 """The packed encoder: every family of ``family`` as one short program over a batch without padding.
 
-Owns the layout of the weights (query, key and value fused, the scale of attention folded in), the embeddings, and what
+Owns the layout of the weights (query, key and value fused), the embeddings, and what
 all layers need of a batch. The steps of a layer are ``layer``'s; attention, linear layers and heads have modules of
 their own. Imports torch only.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from sie_bundle.engine import cpu_attention, layer
-from sie_bundle.engine.attention import LOG2_E, kernel
+from sie_bundle.engine.attention import kernel
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.finite import Finite
 from sie_bundle.engine.layer import Attention, FeedForward, Layer
@@ -26,7 +25,6 @@ from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.positions import RelativeBias, Rotation, slopes
 from sie_bundle.engine.rope import Rope
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tiles import rounded
 
 
 class PackedEncoder:
@@ -61,7 +59,7 @@ class PackedEncoder:
         self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
         self._rotation = Rotation(config.head_size, parameters.device, parameters.computed)
         bias = f"{prefix}{family.relative_bias}.weight"
-        self._bias = RelativeBias(parameters.take(bias, parameters.computed)) if family.relative_bias else None
+        self._bias = RelativeBias(parameters.take(bias, parameters.stream)) if family.relative_bias else None
         self._slopes = slopes(config.num_attention_heads, parameters.device) if family.alibi else None
         self._made_by_size = self.device.type == "cpu" and parameters.computed is parameters.dtype
         """Whether products are made by oneDNN, for each size anew."""
@@ -72,16 +70,16 @@ class PackedEncoder:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
         return self._finite(packed)
 
-    def _states(self, packed: Packed, by_maximum: bool) -> Tensor:
+    def _states(self, packed: Packed) -> Tensor:
         tokens = len(packed.ids)
-        if self._made_by_size:
-            packed = _rounded(packed)
+        if self.device.type == "cpu":
+            packed = _with_room(packed, self._made_by_size)
         x = self._embed(packed)
         turns = [self._rotation(packed, rope) for rope in self._ropes]
         sights = self._sights(packed)
         if self.device.type == "cpu":
-            views = [cpu_attention.view(packed, sight, self._computed) for sight in sights]
-            x = layer.passed_at_once(x, self._kept, turns, views, by_maximum)
+            views = [cpu_attention.view(packed, sight, self._computed, len(x)) for sight in sights]
+            x = layer.passed_at_once(x, self._kept, turns, views)
         else:
             for one in self._layers:
                 q, k, v = layer.queried(x, one, turns)
@@ -106,17 +104,13 @@ class PackedEncoder:
     def _layer(self, architecture: Architecture, parameters: Parameters, i: int) -> Layer:
         family, config = architecture.family, architecture.config
         prefix = parameters.prefix + family.layer.format(i)
-        # Where norms stand between the weights and the scores, the scale goes into the norm.
-        scale = LOG2_E / math.sqrt(config.head_size)
-        q_norm = parameters.norm(prefix + family.q_norm) if family.q_norm else None
-        folded = None if q_norm else (config.num_attention_heads * config.head_size, scale)
         first = f"{prefix}{family.attention_norm}"
         return Layer(
             attention=Attention(
                 heads=config.num_attention_heads,
                 key_heads=config.key_value_heads,
-                qkv=parameters.linear([prefix + name for name in family.qkv], scale=folded),
-                q_norm=q_norm.scaled(scale) if q_norm else None,
+                qkv=parameters.linear([prefix + name for name in family.qkv]),
+                q_norm=parameters.norm(prefix + family.q_norm) if family.q_norm else None,
                 k_norm=parameters.norm(prefix + family.k_norm) if family.k_norm else None,
                 output=parameters.linear([prefix + family.attention_output]),
                 rope=self._ropes.index(config.ropes[i]) if family.rotates else -1,
@@ -130,17 +124,28 @@ class PackedEncoder:
         )
 
 
-def _rounded(packed: Packed) -> Packed:
-    """The batch with some more tokens behind it, which no text sees, so that few numbers of tokens occur.
+def _with_room(packed: Packed, made_by_size: bool) -> Packed:
+    """The batch with some more tokens behind it, which no text sees, for `cpu_attention.room`.
 
-    oneDNN compiles its code anew for each: half a millisecond and as many megabytes for every layer of a new size.
+    With ``made_by_size`` as many that few numbers of tokens occur: oneDNN compiles its code anew for each, half a
+    millisecond and as many megabytes for every layer. Without, not for a short text alone, where they are too many.
     """
-    extra = rounded(len(packed.ids), 8) - len(packed.ids)
+    tokens, rows = len(packed.ids), cpu_attention.room(packed)
+    if made_by_size:
+        rows = rounded(rows, 8)
+    elif rows - tokens > tokens // 16:
+        return packed
     return packed._replace(
-        ids=pad(packed.ids, (0, extra)),
-        positions=pad(packed.positions, (0, extra)),
-        types=None if packed.types is None else pad(packed.types, (0, extra)),
+        ids=pad(packed.ids, (0, rows - tokens)),
+        positions=pad(packed.positions, (0, rows - tokens)),
+        types=None if packed.types is None else pad(packed.types, (0, rows - tokens)),
     )
+
+
+def rounded(number: int, step: int) -> int:
+    """The next multiple of ``step``, or of a sixteenth of the next power of two where that is more."""
+    step = max(step, 1 << max(0, (number - 1).bit_length() - 4))
+    return -(-number // step) * step
 
 
 def _feed_forward(architecture: Architecture, parameters: Parameters, prefix: str) -> FeedForward:

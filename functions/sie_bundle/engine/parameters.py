@@ -74,29 +74,15 @@ class Parameters:
         return Norm(weight, bias, self._architecture.config.layer_norm_eps, rms)
 
     def linear(
-        self,
-        names: Sequence[str],
-        activation: Activation = "none",
-        *,
-        dtype: torch.dtype | None = None,
-        scale: tuple[int, float] | None = None,
+        self, names: Sequence[str], activation: Activation = "none", *, dtype: torch.dtype | None = None
     ) -> Product:
-        """One linear layer from the named ones, side by side.
-
-        Args:
-            dtype: another than ``self.dtype``.
-            scale: the first so many outputs are multiplied by the number; folded into the weights.
-        """
+        """One linear layer from the named ones, side by side. ``dtype``: another than ``self.dtype``."""
         kind = dtype or self.dtype
         weight = torch.cat([self.take(f"{name}.weight", kind) for name in names])
         biases = [self.take(f"{name}.bias", kind) for name in names if f"{name}.bias" in self]
         if biases and len(biases) < len(names):
             raise ModelLoadFailedError(f"Of {', '.join(names)} only some have a bias.", reason="corrupt")
         bias = torch.cat(biases) if biases else None
-        if scale is not None:
-            outputs, factor = scale
-            weight = torch.cat([weight[:outputs] * factor, weight[outputs:]])
-            bias = None if bias is None else torch.cat([bias[:outputs] * factor, bias[outputs:]])
         return linear(weight, bias, activation)
 
     def halves(self, names: Sequence[str], activations: tuple[Activation, Activation]) -> tuple[Product, Product]:

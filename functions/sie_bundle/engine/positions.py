@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sie_bundle.engine.attention import LOG2_E
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.rope import Rope
 
@@ -59,7 +58,7 @@ def slopes(heads: int, device: torch.device) -> Tensor:
     whole = 1 << (heads.bit_length() - 1)
     series = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     series += [2.0 ** (-8 * (2 * i + 1) / (2 * whole)) for i in range(heads - whole)]
-    return -LOG2_E * torch.tensor(series, dtype=torch.float32, device=device)
+    return -torch.tensor(series, dtype=torch.float32, device=device)
 
 
 class RelativeBias:
@@ -70,12 +69,12 @@ class RelativeBias:
     """
 
     def __init__(self, weight: Tensor, largest: int = 128) -> None:
-        self._weight = weight * LOG2_E
+        self._weight = weight
         self._largest = largest
         self._bias = torch.empty(0)
 
     def __call__(self, length: int) -> Tensor:
-        """[heads, length, length] or larger: what is added to the scores of query i and key j, times log2(e)."""
+        """[heads, length, length] or larger: what is added to the scores of query i and key j."""
         bias = self._bias
         if bias.shape[-1] < length:
             place = torch.arange(length)

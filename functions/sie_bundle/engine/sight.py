@@ -14,9 +14,9 @@ class Sight(NamedTuple):
     window: int | None = None
     """Only so many tokens to each side."""
     bias: Tensor | None = None
-    """[heads, longest, longest], added to the scores, times log2(e)."""
+    """[heads, n, n], added to the scores; n: the longest text, rounded up to sixteens."""
     slopes: Tensor | None = None
-    """[heads] float32, negative, times log2(e): a bias that grows with the distance of two tokens, to both sides
+    """[heads] float32, negative: a bias that grows with the distance of two tokens, to both sides
     (ALiBi, 2108.12409). Made where it is added: for a long text all of it would take more memory than the model."""
 
     @property
@@ -29,11 +29,3 @@ def sloped(slopes: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """[heads, ..., q, k]: the bias by slopes [heads] of tokens at these places of their text, [..., q] and [..., k]."""
     distance = (queries.unsqueeze(-1) - keys.unsqueeze(-2)).abs()
     return slopes.view([-1] + [1] * distance.dim()) * distance
-
-
-def seen_by(first: int, last: int, seen: int, causal: bool, window: int | None) -> tuple[int, int]:
-    """The keys that any of the queries ``first`` to ``last`` sees, of the first ``seen`` that can be seen at all."""
-    low, high = 0, seen
-    if window is not None:
-        low, high = max(0, first - window), min(seen, last + window)
-    return low, min(high, last) if causal else high

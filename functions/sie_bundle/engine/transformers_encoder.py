@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from sie_bundle.engine import cpu_attention, gliner
-from sie_bundle.engine.attention import LOG2_E, Attend, kernel
+from sie_bundle.engine import gliner
+from sie_bundle.engine.attention import Attend, kernel
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.family import GLINER
 from sie_bundle.engine.finite import Finite
@@ -192,9 +192,8 @@ class TransformersEncoder:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
         return self._finite(packed)
 
-    def _states(self, packed: Packed, by_maximum: bool) -> Tensor:
-        attend: Attend = partial(cpu_attention.attend, by_maximum=True) if by_maximum else self._attend
-        token = _BATCH.set((packed, attend))
+    def _states(self, packed: Packed) -> Tensor:
+        token = _BATCH.set((packed, self._attend))
         try:
             return self._body(
                 packed.ids[None],
@@ -272,9 +271,10 @@ def _attention(
         raise NotPackable(f"its attention wants {', '.join(unknown) or 'a mask'}")
     if not query.shape[2] == key.shape[2] == len(packed.ids) or query.shape[3] != value.shape[3]:
         raise NotPackable("its queries, keys and values are of different sizes")
-    scale = query.shape[3] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query * (scale * LOG2_E), key, value))
+    if scaling is not None and abs((own := scaling * math.sqrt(query.shape[3])) - 1) > 1e-6:
+        query = query * own
+    q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
     sight = Sight(causal=bool(causal), window=None if sliding_window is None else sliding_window - 1)
     return attend(q, k, v, packed, sight)[None], None
 
