@@ -46,6 +46,9 @@ CLOCK = f"$JS.API.STREAM.INFO.KV_{streams.CONFIG}"
 """What every process may ask, and the server answers with its time."""
 PUBLISHED_S = 2.0
 """How long JetStream may take to say that it has some work."""
+PUBLISHING = 256
+"""How many works may be on their way to JetStream at once. The clock of the others starts when they are sent: the last
+of a burst of thousands would else be given up for no other reason than those before it."""
 REPLY_TAKEN_S = 2.0
 """How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
 
@@ -114,6 +117,7 @@ class NatsBroker:
         self._provisioner = Provisioner(self.nc, self._limits)
         self.dead = NatsDeadLetters(self.nc, self.jobs, self.payloads, self.deliver_reply)
         self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
+        self._publishing = asyncio.Semaphore(PUBLISHING)
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
@@ -173,7 +177,8 @@ class NatsBroker:
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
         headers["Nats-Msg-Id"] = f"{work.id}@{after}" if after else work.id
         with translated():
-            answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
+            async with self._publishing:
+                answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
         if is_unanswered(answer):
             raise QueueUnavailableError("There is no queue for this work.", retry_after=1.0)
         ack = _receipts.decode(answer.data)

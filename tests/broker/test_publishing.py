@@ -1,0 +1,40 @@
+"""How work is sent to JetStream: all of a burst is taken, and none is given up because of those before it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from nats.aio.msg import Msg
+
+from sie_broker.jetstream.nats_broker import PUBLISHING, NatsBroker
+from sie_broker.records import Lane, Work
+
+LANE = Lane("default", "default", "cpu")
+
+
+async def test_a_burst_is_on_its_way_so_many_at_a_time_and_all_of_it_is_stored(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = NatsBroker(nats_url, name="test")
+    await broker.connect()
+    await broker.provision([(LANE, "m")])
+    asked = most = 0
+    ask = broker._mailbox.ask
+
+    async def counted(subject: str, body: bytes, headers: dict[str, str] | None, timeout: float) -> Msg:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        try:
+            return await ask(subject, body, headers, timeout)
+        finally:
+            asked -= 1
+
+    monkeypatch.setattr(broker._mailbox, "ask", counted)
+    works = [Work(f"w{i}", "encode", LANE, "m", b"", round(time.time(), 6)) for i in range(4 * PUBLISHING)]
+    stored = await asyncio.gather(*(broker.submit(work) for work in works))
+    assert {one.sequence for one in stored} == set(range(1, len(works) + 1))
+    assert most == PUBLISHING
+    await broker.close()
