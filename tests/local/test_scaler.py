@@ -135,12 +135,12 @@ async def test_a_request_that_waits_too_long_for_a_process_gets_the_activators_5
 
 
 async def test_the_timeout_is_counted_from_arrival(serve: Serve, client: httpx.AsyncClient) -> None:
-    # From arrival it ends after 2.0 s, from the process's start on after 3.5 s: room for a busy machine in between.
-    async with serve(Policy(request_timeout_s=2.0), START_S="1.5") as local:
+    # From arrival it ends after 4 s, from the process's start on after 7.5 s: room for a busy machine in between.
+    async with serve(Policy(request_timeout_s=4.0), START_S="3.5") as local:
         started = time.monotonic()
         answer = await client.post(local.url(), headers=hold_for(30))
         assert answer.status_code == 504
-        assert time.monotonic() - started < 3.0
+        assert time.monotonic() - started < 7.0
 
 
 async def test_a_client_that_leaves_takes_its_request_along(serve: Serve, client: httpx.AsyncClient) -> None:
@@ -192,7 +192,7 @@ async def test_killing_does_not_wait_for_a_drain(serve: Serve, client: httpx.Asy
         started = time.monotonic()
         local.scaler.kill()
         await closing
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 9  # its grace is 10
 
 
 async def test_a_name_that_is_no_service_is_answered_404(serve: Serve, client: httpx.AsyncClient) -> None:

@@ -32,6 +32,24 @@ class Kept(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+class Waits:
+    """How long the client means to wait between its tries, in seconds: it waits, too, and the machine may make it longer."""
+
+    def __init__(self):
+        self.seconds = []
+        slept, slept_async = time.sleep, asyncio.sleep
+
+        def sleep(delay):
+            self.seconds.append(delay)
+            slept(delay)
+
+        async def sleep_async(delay, result=None):
+            self.seconds.append(delay)
+            return await slept_async(delay, result)
+
+        time.sleep, asyncio.sleep = sleep, sleep_async
+
+
 def read(value):
     if isinstance(value, dict):
         if "$bytes" in value:
@@ -61,20 +79,20 @@ def raised(error):
     return {"class": type(error).__name__, "message": str(error), **known}
 
 
-async def outcome(client, method, args, kwargs):
-    began = time.monotonic()
+async def outcome(client, method, args, kwargs, waits):
+    waits.seconds.clear()
     try:
         value = getattr(client, method)(*read(args), **read(kwargs))
         result = {"value": told(await value if inspect.isawaitable(value) else value)}
     except Exception as error:
         result = {"raised": raised(error)}
-    result["seconds"] = time.monotonic() - began
+    result["waits"] = list(waits.seconds)
     result["retries"] = client.last_retry_count
     result["revision"] = getattr(client, "last_model_revision", None)  # the async client has none
     return result
 
 
-async def run(program, kept):
+async def run(program, kept, waits):
     kept.lines.clear()
     for module in (sync, async_):
         module.DEFAULT_LEASE_RENEWAL_INTERVAL_S = program.get("renewal_s", 60.0)
@@ -89,7 +107,7 @@ async def run(program, kept):
         if method == "sleep":
             await asyncio.sleep(*args)
             continue
-        outcomes.append(await outcome(client, method, args, kwargs))
+        outcomes.append(await outcome(client, method, args, kwargs, waits))
     closing = client.close()
     if inspect.isawaitable(closing):
         await closing
@@ -97,11 +115,11 @@ async def run(program, kept):
 
 
 def main():
-    kept = Kept()
+    kept, waits = Kept(), Waits()
     logging.getLogger("sie_sdk").addHandler(kept)
     print(json.dumps({"version": sie_sdk.__version__}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(asyncio.run(run(json.loads(line), kept))), flush=True)
+        print(json.dumps(asyncio.run(run(json.loads(line), kept, waits))), flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def call(method: str, *args: Any, **keywords: Any) -> Call:
 class Outcome(msgspec.Struct):
     """What one call came to: a value, or what it raised with all its fields."""
 
-    seconds: float
+    waits: list[float]
+    """Seconds it meant to wait before each next try."""
     retries: int
     revision: str | None
     value: Any = None

@@ -82,7 +82,7 @@ def test_a_caller_that_does_not_wait_for_capacity_is_told_of_it_at_once(client: 
     outcome = client("encode", TINY, HELLO, wait_for_capacity=False)
     assert outcome.error["class"] == "ProvisioningError"
     assert 0 < outcome.error["retry_after"] <= 5
-    assert outcome.seconds < 2
+    assert not outcome.waits
 
 
 def test_a_caller_whose_time_is_up_before_anything_runs_is_told_of_it(client: Client, cold: Platform) -> None:

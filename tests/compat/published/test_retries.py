@@ -73,7 +73,7 @@ def test_what_passes_is_asked_again_after_the_fraction_of_a_second_it_was_told(
     outcome = client(method, *CALLS[method])
     assert outcome.raised is None
     assert (outcome.retries, script.asked) == (times, times + 1)
-    assert outcome.seconds < 3
+    assert len(outcome.waits) == times and max(outcome.waits) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_does_not_pass_in_time_is_raised_as_the_class_of_its_kind(
     script.script = [error] * 50
     outcome = client(method, *CALLS[method], provision_timeout_s=1.2)
     assert (outcome.error["class"], outcome.error.get("status_code"), outcome.error.get("code")) == (kind, status, code)
-    assert script.asked >= 2 and outcome.seconds < 5
+    assert script.asked >= 2 and max(outcome.waits) < 1.2
 
 
 @pytest.mark.parametrize("method", CALLS)
@@ -136,4 +136,4 @@ def test_a_caller_that_does_not_wait_is_told_at_once_and_when_to_come_back(
     script.script = [ProvisioningError("No worker is up yet.", retry_after=0.25)]
     outcome = client(method, *CALLS[method], wait_for_capacity=False)
     assert (outcome.error["class"], outcome.error["retry_after"]) == ("ProvisioningError", 0.25)
-    assert script.asked == 1 and outcome.seconds < 2
+    assert script.asked == 1 and not outcome.waits
