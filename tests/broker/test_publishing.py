@@ -8,6 +8,7 @@ import time
 import pytest
 from nats.aio.msg import Msg
 
+from sie_broker.jetstream import nats_broker
 from sie_broker.jetstream.nats_broker import PUBLISHING, NatsBroker
 from sie_broker.records import Lane, Work
 
@@ -37,4 +38,19 @@ async def test_a_burst_is_on_its_way_so_many_at_a_time_and_all_of_it_is_stored(
     stored = await asyncio.gather(*(broker.submit(work) for work in works))
     assert {one.sequence for one in stored} == set(range(1, len(works) + 1))
     assert most == PUBLISHING
+    await broker.close()
+
+
+async def test_a_loop_that_was_away_for_longer_than_an_answer_may_take_looks_for_it_before_it_gives_up(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_broker, "PUBLISHED_S", 0.5)
+    broker = NatsBroker(nats_url, name="test")
+    await broker.connect()
+    await broker.provision([(LANE, "m")])
+    asked = asyncio.create_task(broker.submit(Work("w", "encode", LANE, "m", b"", round(time.time(), 6))))
+    while not broker._mailbox._asked:  # noqa: ASYNC110  # nothing tells of it
+        await asyncio.sleep(0)
+    time.sleep(1)  # noqa: ASYNC251  # as garbage collection does, or a host that takes the core away
+    assert (await asked).sequence == 1
     await broker.close()

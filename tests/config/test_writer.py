@@ -324,6 +324,7 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
+@pytest.mark.timeout(900)
 @settings(max_examples=10_000, deadline=None)
 @given(STEPS)
 def test_random_histories_of_writes_and_rollbacks_go_as_a_model_of_them_says(

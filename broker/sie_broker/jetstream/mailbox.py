@@ -19,6 +19,8 @@ NO_RESPONDERS = "503"
 """The status of the server's own answer to a message that nobody is subscribed to (NATS ADR-22)."""
 ALL = "all"
 """The last token of an answer to several questions: its payload has their numbers, separated by spaces."""
+AWAY_S = 0.1
+"""A timer that comes later than this says that the event loop was away itself, and not that nobody answered."""
 
 
 class Mailbox:
@@ -45,7 +47,7 @@ class Mailbox:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Msg] = loop.create_future()
         self._asked[number] = answer
-        timer = loop.call_later(timeout, _too_late, answer)
+        timer = loop.call_later(timeout, _too_late, answer, loop.time() + timeout)
         try:
             await self._nc.publish(subject, body, reply=f"{self._prefix}.{number}", headers=headers)
             return await answer
@@ -88,6 +90,10 @@ def is_unanswered(message: Msg) -> bool:
     return message.headers is not None and message.headers.get("Status") == NO_RESPONDERS
 
 
-def _too_late(answer: asyncio.Future[Msg]) -> None:
-    if not answer.done():
+def _too_late(answer: asyncio.Future[Msg], due: float) -> None:
+    """Give the question up; a loop that was away looks first at what came meanwhile, for timers run before that."""
+    loop = asyncio.get_running_loop()
+    if loop.time() - due > AWAY_S:
+        loop.call_later(AWAY_S, _too_late, answer, loop.time() + AWAY_S)
+    elif not answer.done():
         answer.set_exception(TimeoutError())

@@ -33,7 +33,7 @@ class Kept(logging.Handler):
 
 
 class Waits:
-    """How long the client means to wait between its tries, in seconds: it waits, too, and the machine may make it longer."""
+    """How long the client means to wait between its tries, in seconds; it waits, too."""
 
     def __init__(self):
         self.seconds = []
