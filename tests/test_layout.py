@@ -82,5 +82,5 @@ def test_no_function_is_longer_than_a_screen(path: Path) -> None:
 @pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(ROOT)))
 def test_wait_for_is_not_used_because_it_swallows_cancellations_on_python_3_11(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and node.attr == "wait_for":
+        if isinstance(node, ast.Attribute) and node.attr == "wait_for" and isinstance(node.ctx, ast.Load):
             assert not (isinstance(node.value, ast.Name) and node.value.id == "asyncio"), f"line {node.lineno}"

@@ -15,6 +15,7 @@ from sie_broker.contract import Broker
 from sie_broker.demand.holder import Holder
 from sie_broker.demand.pods import Policy
 from sie_broker.demand.sessions import Sessions
+from sie_broker.ending import end
 from sie_broker.events.allow_list import AllowList
 from sie_broker.events.sinks import Dispatcher
 from sie_broker.jetstream.nats_broker import NatsBroker
@@ -44,9 +45,7 @@ async def main() -> None:
         asyncio.create_task(stop.wait()),
     ]
     ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)  # each to its end: the lease is given up, and told
+    await end(*tasks)  # the lease is given up, and told
     await broker.close()
     for task in ended:
         task.result()

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from sie_broker.contract import Bucket
+from sie_broker.ending import end
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Entry
 from sie_sdk.errors import QueueUnavailableError
@@ -133,8 +134,7 @@ class Lease:
                 pause = self._renew_s if outcome is Outcome.OURS else AGAIN_S
             return False
         finally:
-            acting.cancel()
-            await asyncio.gather(acting, return_exceptions=True)
+            await end(acting)
 
     def _left_s(self) -> float:
         return max(0.0, self._until + self._patience_s - time.monotonic())

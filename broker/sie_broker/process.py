@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sie_broker.ending import end
 from sie_sdk.errors import ConfigurationError, QueueUnavailableError, SIEError
 
 if TYPE_CHECKING:
@@ -134,9 +135,7 @@ async def unless(stop: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
             return True
         return False
     finally:
-        running.cancel()
-        stopping.cancel()
-        await asyncio.gather(running, stopping, return_exceptions=True)
+        await end(running, stopping)
 
 
 @asynccontextmanager

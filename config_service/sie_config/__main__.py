@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from sie_broker import process
+from sie_broker.ending import end
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
@@ -70,9 +71,7 @@ async def main() -> None:
         ]
         await stop.wait()
         watch.leave()
-        for task in keeping:
-            task.cancel()
-        await asyncio.gather(*keeping, return_exceptions=True)
+        await end(*keeping)
     await broker.close()
 
 

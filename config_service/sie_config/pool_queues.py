@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sie_broker import clock
 from sie_broker.contract import Broker
+from sie_broker.ending import end
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_broker.pools.pool_table import PoolTable
@@ -66,8 +67,7 @@ class PoolQueues:
                     async with asyncio.timeout(LOOK_S if self._table.pools or self._table.queues else None):
                         await news.wait()
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            await end(following)
 
     async def note_homes(self, coming: Sequence[ModelSpec] = ()) -> None:
         """Say which pools are the catalogue's own, with that of the models to come: these scale by themselves.

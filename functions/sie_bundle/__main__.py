@@ -8,6 +8,7 @@ import time
 import uuid
 
 from sie_broker import process
+from sie_broker.ending import end
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
@@ -29,6 +30,7 @@ async def main() -> None:
     broker.on_back.append(mirror.look_soon)
     # Not before: an event that is sent straight to this bundle would be told that its model does not exist.
     if not await process.unless(stop, mirror.first()):
+        await broker.close()
         return
     bundle = Bundle(broker, registry, setting)
     bundle.presence.milestone("imports", imported)
@@ -42,7 +44,7 @@ async def main() -> None:
         except Exception as error:
             await bundle.presence.cannot_start(error)
             raise
-        following.cancel()
+        await end(following)
         await bundle.drain()
     await broker.close()
 

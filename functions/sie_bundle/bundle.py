@@ -19,6 +19,7 @@ from typing import Any
 
 from sie_broker import process
 from sie_broker.contract import Broker
+from sie_broker.ending import end
 from sie_broker.pools.pool import Assignment
 from sie_broker.records import Lane, LoadFailure
 from sie_bundle.door import Door
@@ -168,10 +169,7 @@ class Bundle:
         self.presence.became("draining")
         self.door.draining.set()
         await self.worker.drain(self._settings.drain_s)
-        ending = [*self._background, *self._holding]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await end(*self._background, *self._holding)
         await self.presence.goodbye()
         await asyncio.to_thread(self.executor.close)
         self.residency.close()

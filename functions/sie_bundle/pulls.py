@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from sie_broker.contract import Broker
+from sie_broker.ending import end
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import PRIORITIES, Lane, Queue
 from sie_config.registry import Registry
@@ -105,8 +106,7 @@ class Pulls:
         following, self._following = self._following, None
         for queue in list(self._running):
             self._end(queue)
-        following.cancel()
-        await asyncio.gather(following, *self._ending, return_exceptions=True)
+        await end(following, *self._ending)
 
     def _serves(self, queue: Queue) -> bool:
         return self._registry.waits_in(queue.model, self._home)

@@ -14,6 +14,7 @@ from functools import partial
 
 from sie_broker import claim, clock, jobs
 from sie_broker.contract import Broker, Delivery
+from sie_broker.ending import end
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
@@ -100,9 +101,7 @@ class Worker:
             _, late = await asyncio.wait(self._in_hand, timeout=within_s)
             if late:
                 log.warning("%d requests are given back, not done after %g s", len(late), within_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await end(*late)
 
     async def _pull(self, queue: Queue) -> None:
         def rank() -> int:

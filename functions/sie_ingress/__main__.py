@@ -8,6 +8,7 @@ import socket
 import uuid
 
 from sie_broker import process
+from sie_broker.ending import end
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
 from sie_config import aliases
@@ -44,6 +45,7 @@ async def main() -> None:
     async with process.serving(ingress, setting.host, process.port(), websockets=True):
         if not await process.unless(stop, mirror.first()):
             readiness.leave()
+            await broker.close()
             return
         following = [
             asyncio.create_task(mirror.follow()),
@@ -64,9 +66,7 @@ async def main() -> None:
         readiness.leave()
         ingress.state.configs.changes.leave()
         await ingress.state.watch.leave()
-    for task in following:
-        task.cancel()
-    await asyncio.gather(*following, return_exceptions=True)  # what was taken in is placed, or left to others
+    await end(*following)  # what was taken in is placed, or left to others
     await broker.close()
 
 

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from sie_broker import process
+from sie_broker.ending import end
 from sie_broker.events.allow_list import AllowList
 from sie_broker.events.sinks import Dispatcher
 from sie_broker.memory import MemoryBroker
@@ -90,9 +91,7 @@ async def main(host: str, port: int, models: str) -> None:
         served.state.configs.changes.leave()
         await served.state.watch.leave()
     await asyncio.gather(*(bundle.drain() for bundle in bundles))
-    for task in following:
-        task.cancel()
-    await asyncio.gather(*following, return_exceptions=True)
+    await end(*following)
 
 
 def _on_lane(own: BundleSettings, lane: Lane) -> BundleSettings:

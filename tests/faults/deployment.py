@@ -113,6 +113,16 @@ class Deployment:
 
         wait_until(ready, 40)
 
+    def await_end(self, name: str) -> int:
+        """Return the exit status of a process that is about to end; one that does not is asked what it waits for."""
+        process = self._processes[name]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(60)
+        process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2)
+        raise AssertionError(f"{name} does not end: {self.log(name)[-8000:]}")
+
     def serves(self, name: str) -> bool:
         """Whether the process is healthy, as a platform would ask it; a demand holder when it leads."""
         if name.startswith("demand"):
@@ -155,7 +165,7 @@ class Deployment:
     def _end(self, name: str, number: signal.Signals) -> int:
         process = self._processes[name]
         process.send_signal(number)
-        process.wait(60)
+        self.await_end(name)
         return process.pid
 
     def _run(self, name: str, settings: dict[str, str]) -> None:

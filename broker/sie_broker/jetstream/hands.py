@@ -22,6 +22,7 @@ from nats.aio.msg import Msg
 
 from sie_broker import claim, deadletters
 from sie_broker.contract import Payloads
+from sie_broker.ending import end
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.peers import Peers, Place, place
 from sie_broker.jetstream.streams import NANO
@@ -194,8 +195,7 @@ class Hands:
 
     async def close(self) -> None:
         """Give everything back."""
-        for task in self._tasks:
-            task.cancel()
+        await end(*self._tasks)
         with suppress(QueueUnavailableError):
             await asyncio.gather(*(delivery.nak() for delivery in list(self.held.values())))
 

@@ -21,6 +21,7 @@ from nats.aio.msg import Msg
 
 from sie_broker import claim, clock, deadletters, jobs, subjects
 from sie_broker.contract import Delivery, Room
+from sie_broker.ending import end
 from sie_broker.events import envelope
 from sie_broker.jetstream import connection, streams
 from sie_broker.jetstream.bucket import NatsBucket
@@ -154,8 +155,7 @@ class NatsBroker:
 
     async def close(self) -> None:
         """Leave; work still in hand is given back to others."""
-        for task in filter(None, (self._clock, self._back)):
-            task.cancel()
+        await end(*filter(None, (self._clock, self._back)))
         await self.hands.close()
         with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)

@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sie_broker.contract import Room
+from sie_broker.ending import end
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.pull import Link, pull
 from sie_broker.jetstream.streams import NANO
@@ -102,6 +103,4 @@ async def work_off(
     finally:
         if tasks:
             await asyncio.wait(tasks, timeout=DRAIN_S)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)

@@ -16,6 +16,7 @@ import msgspec
 from nats.aio.client import Client
 
 from sie_broker import claim, subjects
+from sie_broker.ending import end
 from sie_broker.jetstream import streams
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.streams import Limits
@@ -236,6 +237,4 @@ async def _each(run: Callable[[T], Awaitable[object]], over: Iterable[T]) -> Non
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
