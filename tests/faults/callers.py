@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import httpx
@@ -20,7 +20,7 @@ from sie_ingress.submit import job_id
 from sie_sdk import calls, results, wire
 from sie_sdk.types import EncodeRequest, EncodeResult, Item
 from tests.faults.deployment import MODEL, STREAM, Deployment
-from tests.faults.noop_bundle import vector
+from tests.faults.noop_bundle import recorded, vector
 from tests.platform import wait_until
 
 log = logging.getLogger("faults")
@@ -202,12 +202,13 @@ def account(deployment: Deployment, *loads: Load) -> Account:
         load.finish()
     known = {request.id for load in loads for request in load.requests}
     answers = Counter(id for load in loads for id in load.answered)
-    begun, computed = (_count(deployment, event) for event in ("start", "done"))
     assert answers.keys() == known, f"not answered: {known - answers.keys()}"
     assert set(answers.values()) == {1}
     assert not any(load.wrong for load in loads)
-    assert begun.keys() == computed.keys() == known, "something was computed that nobody asked for, or not at all"
+    # First: what was answered may still be waiting to be computed again, where its end was lost.
     wait_until(lambda: waiting(deployment) == 0, 60)
+    begun, computed = (_count(deployment, event) for event in ("start", "done"))
+    assert begun.keys() == computed.keys() == known, "something was computed that nobody asked for, or not at all"
     met = sum((load.met for load in loads), Counter[str]())
     again = Account(_repeated(begun), _repeated(computed))
     log.info(
@@ -219,6 +220,13 @@ def account(deployment: Deployment, *loads: Load) -> Account:
         dict(met),
     )
     return again
+
+
+def story(deployment: Deployment, ids: Collection[str]) -> str:
+    """What the bundles recorded of these works, by the place of each line in the record of all."""
+    lines = enumerate(recorded(deployment.record))
+    told = (f"{place}: {line.event} {line.id} by {line.worker}" for place, line in lines if line.id[:32] in ids)
+    return "\n".join(told)
 
 
 def waiting(deployment: Deployment) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import nats
+import psutil
 from nats.aio.client import Client
 
 from sie_broker.jetstream.pull import STANDING
@@ -142,8 +143,11 @@ class Deployment:
         return self._end(name, signal.SIGTERM)
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """Any other signal."""
-        self._processes[name].send_signal(number)
+        """Any other signal; one that stops a process returns when it has, which may be in the middle of a write."""
+        process = self._processes[name]
+        process.send_signal(number)
+        if number == signal.SIGSTOP:
+            wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
 
     def set_clock(self, name: str, off_s: float) -> None:
         """Let the clock of a process be off by so many seconds from now on, or from its start."""
