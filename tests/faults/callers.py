@@ -30,6 +30,8 @@ PATIENCE_S = 100.0
 HELD_S = 30.0
 PROXY_S = 0.5
 """The pause after a proxy's refusal, which names none."""
+AGAIN = "-again"
+"""What is computed a second time for a caller whose answer was lost goes by an id that ends so."""
 HEADERS = {"Content-Type": wire.MSGPACK, "Accept": wire.MSGPACK}
 
 
@@ -191,6 +193,8 @@ class Account(NamedTuple):
     """Ids that were begun more than once, and how often."""
     computed_again: dict[str, int]
     """Ids that were computed to the end more than once, and how often."""
+    for_callers: set[str]
+    """Ids that were computed a second time because their caller came again: it was refused, or its answer was lost."""
 
 
 def account(deployment: Deployment, *loads: Load) -> Account:
@@ -210,7 +214,8 @@ def account(deployment: Deployment, *loads: Load) -> Account:
     begun, computed = (_count(deployment, event) for event in ("start", "done"))
     assert begun.keys() == computed.keys() == known, "something was computed that nobody asked for, or not at all"
     met = sum((load.met for load in loads), Counter[str]())
-    again = Account(_repeated(begun), _repeated(computed))
+    by_another_id = {line.id for line in deployment.recorded("start") if line.id.endswith(AGAIN)}
+    again = Account(_repeated(begun), _repeated(computed), {id.removesuffix(AGAIN) for id in by_another_id})
     log.info(
         "%d ids, %d answered; begun again %d, computed again %d; met %s",
         len(known),
@@ -236,8 +241,7 @@ def waiting(deployment: Deployment) -> int:
 
 
 def _count(deployment: Deployment, event: str) -> Counter[str]:
-    # What is computed a second time for a caller whose answer was lost goes by another id.
-    return Counter(line.id.removesuffix("-again") for line in deployment.recorded(event))
+    return Counter(line.id.removesuffix(AGAIN) for line in deployment.recorded(event))
 
 
 def _repeated(counted: Counter[str]) -> dict[str, int]:
