@@ -1,8 +1,8 @@
 """How a task is ended: it is told, waited for, and told again when it has not heard.
 
-A cancellation can be lost on its way: nats-py takes one for its own that comes while it flushes and, by the
-`asyncio.wait_for` of Python 3.11, one that coincides with an answer. A loop asks `jetstream.connection.cancelled` at
-each turn; this is for what then waits without end. Not here: what a task does at its end.
+A cancellation can be lost on its way: nats-py takes one for its own that comes while it flushes. A loop asks
+`jetstream.connection.cancelled` at each turn; this is for what then waits without end. Not here: what a task does at
+its end.
 """
 
 from __future__ import annotations

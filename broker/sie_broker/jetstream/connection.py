@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -14,10 +16,23 @@ from nats.aio.client import Client
 
 from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
+T = TypeVar("T")
+
 log = logging.getLogger("sie.broker")
 
 STREAM_FULL = 10077
 """JetStream's error code for "maximum messages/bytes exceeded": discard-new said no."""
+
+
+async def _wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
+    async with asyncio.timeout(timeout):
+        return await awaitable
+
+
+if sys.version_info < (3, 12):
+    # nats-py waits for every answer with it. Before Python 3.12 it takes an answer that comes together with a
+    # cancellation and forgets the cancellation, so that who was told to end goes on; this is what it is from then on.
+    asyncio.wait_for = _wait_for  # type: ignore[assignment]
 
 
 async def connect(
@@ -93,8 +108,8 @@ def inbox(name: str) -> str:
 def cancelled() -> bool:
     """Whether the current task was told to end; loops around broker calls ask before each turn.
 
-    nats-py waits with `asyncio.wait_for`, which before Python 3.12 may swallow a cancellation that coincides with a
-    result: a loop that trusts the exception alone would then run for ever.
+    nats-py keeps a cancellation for itself that comes while it flushes: a loop that trusts the exception alone would
+    then run for ever.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,6 +1,7 @@
 """Has the process told to stop at the DEAF_AT-th request of the broker, and loses all cancellations from then on.
 
-The worst that `asyncio.wait_for` of Python 3.11, with which nats-py waits, may do. Python imports it at its start.
+The worst that a client may do that waits as nats-py does, on Python 3.11 or while it flushes. Python imports it at its
+start.
 """
 
 import asyncio
@@ -8,6 +9,8 @@ import os
 import signal
 from collections.abc import Awaitable
 from typing import Any
+
+import sie_broker.jetstream.connection  # noqa: F401  # it has a choice of its own
 
 AT = int(os.environ["DEAF_AT"])
 LATE_S = 0.3
