@@ -15,7 +15,7 @@ from sie_broker.contract import Broker
 from sie_broker.demand.holder import Holder
 from sie_broker.demand.pods import Policy
 from sie_broker.demand.sessions import Sessions
-from sie_broker.ending import end
+from sie_broker.duties import Duties
 from sie_broker.events.allow_list import AllowList
 from sie_broker.events.sinks import Dispatcher
 from sie_broker.jetstream.nats_broker import NatsBroker
@@ -35,20 +35,17 @@ async def main() -> None:
     setting = settings.read(Settings)
     allowed = AllowList(setting.reply_sinks, setting.reply_subjects)
     stop = process.stop_signal()
+    duties = Duties(stop)
     broker = NatsBroker(setting.nats_url, name=f"demand-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
     # Patient: where nobody can reach NATS, nobody else can take the lease, and without sessions all pods would go.
     lease = Lease(broker.leases, LEASE, setting.replica, patience_s=setting.frozen_s)
-    tasks = [
-        asyncio.create_task(lease.lead(lambda: lead(broker, setting))),
-        asyncio.create_task(Dispatcher(broker, allowed).run()),
-        asyncio.create_task(stop.wait()),
-    ]
-    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    await end(*tasks)  # the lease is given up, and told
+    duties.begin(lease.lead(lambda: lead(broker, setting)))
+    duties.begin(Dispatcher(broker, allowed).run())
+    await stop.wait()
+    await duties.end()  # the lease is given up, and told
     await broker.close()
-    for task in ended:
-        task.result()
+    duties.check()
 
 
 async def lead(broker: Broker, setting: Settings) -> None:

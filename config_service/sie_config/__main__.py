@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from sie_broker import process
-from sie_broker.ending import end
+from sie_broker.duties import Duties
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
@@ -41,6 +41,7 @@ async def main() -> None:
     registry = Registry(deployment=placement.deployment(setting.machine_profiles, pools=setting.pools))
     broker = NatsBroker(setting.nats_url, name="config", limits=setting)
     stop = process.stop_signal()
+    duties = Duties(stop)
     await process.connect(broker)
     queues = PoolQueues(broker, registry, PoolTable(broker.pools))
     await process.patiently(partial(broker.provision, []))  # a cluster elects its leaders first
@@ -61,18 +62,16 @@ async def main() -> None:
             send = await stack.enter_async_context(relay.to_sink(setting.config_sink))
             relays.append(Relay(broker.config, writer, "sink", send))
         mirror.listeners += [each.heard for each in relays]
-        keeping = [
-            asyncio.create_task(mirror.follow()),
-            asyncio.create_task(writer.run()),
-            asyncio.create_task(_repair(groundwork, writer)),
-            asyncio.create_task(queues.run()),
-            asyncio.create_task(service.state.reads.keep_ready()),
-            *(asyncio.create_task(each.run()) for each in relays),
-        ]
+        for duty in (mirror.follow(), writer.run(), _repair(groundwork, writer), queues.run()):
+            duties.begin(duty)
+        duties.begin(service.state.reads.keep_ready())
+        for each in relays:
+            duties.begin(each.run())
         await stop.wait()
         watch.leave()
-        await end(*keeping)
+        await duties.end()
     await broker.close()
+    duties.check()
 
 
 async def _repair(groundwork: Groundwork, writer: Writer) -> None:

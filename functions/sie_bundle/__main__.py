@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 import uuid
 
 from sie_broker import process
-from sie_broker.ending import end
+from sie_broker.duties import Duties
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
@@ -22,6 +21,7 @@ async def main() -> None:
     warming, imported = Warming(), time.time()
     setting = settings.read(Settings)
     stop = process.stop_signal()
+    duties = Duties(stop)
     broker = NatsBroker(setting.nats_url, name=f"bundle-{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
     await process.connect(broker)
     connected = time.time()
@@ -32,21 +32,22 @@ async def main() -> None:
     if not await process.unless(stop, mirror.first()):
         await broker.close()
         return
-    bundle = Bundle(broker, registry, setting)
+    bundle = Bundle(broker, registry, setting, stop)
     bundle.presence.milestone("imports", imported)
     bundle.presence.milestone("connected", connected)
     mirror.changed = bundle.worker.update_pulls
     async with process.serving(bundle.door.app(), setting.host, process.port()):
-        following = asyncio.create_task(mirror.follow())
+        duties.begin(mirror.follow())
         try:
             if await process.unless(stop, bundle.start(warming)):
                 await stop.wait()
         except Exception as error:
             await bundle.presence.cannot_start(error)
             raise
-        await end(following)
+        await duties.end()
         await bundle.drain()
     await broker.close()
+    duties.check()
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ import importlib
 import logging
 import sys
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from sie_broker import process
 from sie_broker.contract import Broker
+from sie_broker.duties import Duties
 from sie_broker.ending import end
 from sie_broker.pools.pool import Assignment
 from sie_broker.records import Lane, LoadFailure
@@ -89,9 +89,9 @@ class Warming(threading.Thread):
 
 
 class Bundle:
-    """A worker for one lane. Its broker is connected and its registry filled."""
+    """A worker for one lane. Its broker is connected, its registry filled; ``stop`` is set when a part of it fails."""
 
-    def __init__(self, broker: Broker, registry: Registry, settings: Settings) -> None:
+    def __init__(self, broker: Broker, registry: Registry, settings: Settings, stop: asyncio.Event) -> None:
         self._settings = settings
         lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
         keep_freed()
@@ -146,16 +146,15 @@ class Bundle:
         self.door = Door(self.presence, registry, self.worker.run, settings.max_body_bytes)
         self._membership = Membership(broker.pools, self.presence.worker, self._told)
         self._registry, self._home = registry, lane
-        self._background: list[asyncio.Task[None]] = []
+        self._duties = Duties(stop)
         self._holding: list[asyncio.Task[None]] = []
 
     async def start(self, warming: Warming) -> None:
         """Pull at once, so that the first request's weights and tokenizer load while torch is imported."""
-        self._run(self.presence.beat())
-        self._run(self.residency.watch())
-        self._run(self._membership.follow())
+        for duty in (self.presence.beat(), self.residency.watch(), self._membership.follow()):
+            self._duties.begin(duty)
         for spec in self._pinned:
-            self._run(self.residency.hold(spec))
+            self._duties.begin(self.residency.hold(spec))
         self.worker.start()
         self.presence.milestone("pulling")
         await warming.done()
@@ -164,18 +163,20 @@ class Bundle:
         log.info("ready: %s", self.presence.startup)
 
     async def drain(self) -> None:
-        """End the demand sessions, stop pulling, finish what is in hand, say goodbye."""
+        """End the demand sessions, stop pulling, finish what is in hand, say goodbye; raise what a part failed with."""
         log.info("draining: %d requests in hand", self.worker.in_hand)
         self.presence.became("draining")
         self.door.draining.set()
         await self.worker.drain(self._settings.drain_s)
-        await end(*self._background, *self._holding)
+        await self._duties.end()
+        await end(*self._holding)
         await self.presence.goodbye()
         await asyncio.to_thread(self.executor.close)
         self.residency.close()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
         log.info("drained: %d requests answered in all", self.worker.completed)
+        self._duties.check()
 
     def _told(self, assignment: Assignment | None) -> None:
         """Work for whom the assigner says, and keep loaded what that pool has pinned."""
@@ -188,9 +189,6 @@ class Bundle:
         pinned = _named(self._registry, () if assignment is None else assignment.pinned_models, self._home)
         self.residency.pin([name_of(spec) for spec in (*self._pinned, *pinned)])
         self._holding = [asyncio.create_task(self.residency.hold(spec)) for spec in pinned]
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._background.append(asyncio.create_task(work))
 
     def _model_loaded(self, model: str) -> None:
         self.presence.milestone("first model")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import uuid
 
 from sie_broker import process
-from sie_broker.ending import end
+from sie_broker.duties import Duties
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
 from sie_config import aliases
@@ -32,6 +31,7 @@ async def main() -> None:
     setting = settings.read(Settings)
     registry = Registry(aliases=aliases.read(setting.model_aliases))
     stop = process.stop_signal()
+    duties = Duties(stop)
     name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     broker = NatsBroker(setting.nats_url, name=f"ingress-{name}")
     await process.connect(broker)
@@ -47,16 +47,12 @@ async def main() -> None:
             readiness.leave()
             await broker.close()
             return
-        following = [
-            asyncio.create_task(mirror.follow()),
-            asyncio.create_task(applied.run()),
-            asyncio.create_task(ingress.state.configs.reads.keep_ready()),
-            asyncio.create_task(lanes.follow()),
-            asyncio.create_task(pools.follow()),
-            asyncio.create_task(Intake(broker, broker.arrivals, ingress.state.event_requests).run()),
-        ]
+        for duty in (mirror.follow(), applied.run(), lanes.follow(), pools.follow()):
+            duties.begin(duty)
+        duties.begin(ingress.state.configs.reads.keep_ready())
+        duties.begin(Intake(broker, broker.arrivals, ingress.state.event_requests).run())
         if setting.config_url:
-            following.append(asyncio.create_task(ConfigWake(table, setting.config_url).run()))
+            duties.begin(ConfigWake(table, setting.config_url).run())
         process.collect_less()
         for alias in registry.dangling():
             log.warning("%s: %s", aliases.SETTING, alias)  # its model may come, or have gone; the others are served
@@ -66,8 +62,9 @@ async def main() -> None:
         readiness.leave()
         ingress.state.configs.changes.leave()
         await ingress.state.watch.leave()
-    await end(*following)  # what was taken in is placed, or left to others
+    await duties.end()  # what was taken in is placed, or left to others
     await broker.close()
+    duties.check()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from sie_broker import process
-from sie_broker.ending import end
+from sie_broker.duties import Duties
 from sie_broker.events.allow_list import AllowList
 from sie_broker.events.sinks import Dispatcher
 from sie_broker.memory import MemoryBroker
@@ -61,6 +61,7 @@ async def main(host: str, port: int, models: str) -> None:
     """Start, serve, drain on SIGTERM."""
     warming = Warming()
     stop = process.stop_signal()
+    duties = Duties(stop)
     # Without NATS nobody could listen on a subject.
     ingress = msgspec.structs.replace(settings.read(IngressSettings), reply_subjects="")
     bundle_settings = _bundle_settings(models)
@@ -72,13 +73,11 @@ async def main(host: str, port: int, models: str) -> None:
     lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
     # One bundle per lane of the catalogue: here a lane is a set of queues, not a set of machines.
     bundles = [
-        Bundle(broker, registry, _on_lane(bundle_settings, lane))
+        Bundle(broker, registry, _on_lane(bundle_settings, lane), stop)
         for lane in sorted({lane for lane, _ in registry.queues()})
     ]
-    following = [
-        asyncio.create_task(lanes.follow()),
-        asyncio.create_task(Dispatcher(broker, AllowList(ingress.reply_sinks, "")).run()),
-    ]
+    duties.begin(lanes.follow())
+    duties.begin(Dispatcher(broker, AllowList(ingress.reply_sinks, "")).run())
     pools = Pools(registry, lanes, PoolTable(broker.pools), assigns=False)
     served = app(broker, registry, lanes, pools, ingress, readiness)
     # What was accepted can be computed by nobody else: work is pulled until the last request is answered, or cut.
@@ -91,7 +90,8 @@ async def main(host: str, port: int, models: str) -> None:
         served.state.configs.changes.leave()
         await served.state.watch.leave()
     await asyncio.gather(*(bundle.drain() for bundle in bundles))
-    await end(*following)
+    await duties.end()
+    duties.check()
 
 
 def _on_lane(own: BundleSettings, lane: Lane) -> BundleSettings:

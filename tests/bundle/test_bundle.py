@@ -31,7 +31,9 @@ async def bundle(tiny_folder: Path, tmp_path: Path) -> AsyncIterator[Bundle]:
     broker = MemoryBroker()
     await broker.connect()
     names = f" {PINNED.upper()}, absent/model,{ELSEWHERE} ,"
-    made = Bundle(broker, registry, Settings(pinned_models=names, cache_dir=str(tmp_path), precision="float32"))
+    made = Bundle(
+        broker, registry, Settings(pinned_models=names, cache_dir=str(tmp_path), precision="float32"), asyncio.Event()
+    )
     await made.start(Warming())
     yield made
     await made.drain()
@@ -54,7 +56,7 @@ async def test_a_pinned_name_with_a_profile_is_the_model_with_its_lora(tiny_fold
     registry = Registry([msgspec.structs.replace(tiny_model.spec(tiny_folder, PINNED), profiles=profiles)])
     broker = MemoryBroker()
     await broker.connect()
-    made = Bundle(broker, registry, Settings(pinned_models=f"{PINNED}:law", cache_dir=str(tmp_path)))
+    made = Bundle(broker, registry, Settings(pinned_models=f"{PINNED}:law", cache_dir=str(tmp_path)), asyncio.Event())
     await made.start(Warming())
     await eventually(lambda: made.presence.now().models == (f"{PINNED}:law",))
     assert not made.residency.relieve()

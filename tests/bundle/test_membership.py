@@ -211,7 +211,7 @@ async def test_a_bundle_tells_whom_it_works_for_and_keeps_what_that_pool_pins(
     registry = Registry([*specs[:2], msgspec.structs.replace(specs[2], machine_profiles=("other",))])
     broker = MemoryBroker()
     settings = Settings(pinned_models="test/own", cache_dir=str(tmp_path), precision="float32")
-    bundle = Bundle(broker, registry, settings)
+    bundle = Bundle(broker, registry, settings, asyncio.Event())
     await bundle.start(Warming())
     try:
         me = bundle.presence.worker

@@ -53,6 +53,11 @@ OWN_CLOCK = Path(__file__).parent / "own_clock"
 SERVERS = ("nats-1", "nats-2", "nats-3")
 
 
+def before(folder: Path) -> str:
+    """The ``PYTHONPATH`` of a process that looks for modules in a folder first."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 class Deployment:
     """One deployment in ``folder``. A name is a program and a number: ``bundle-2`` is a second ``bundle``.
 
@@ -177,8 +182,7 @@ class Deployment:
         self._started[name] = settings
         own = {"PORT": str(port), "NOOP_NAME": name}
         if (clock := self.folder / f"{name}.clock").exists():
-            path = os.pathsep.join(filter(None, (str(OWN_CLOCK), os.environ.get("PYTHONPATH"))))
-            own |= {"OWN_CLOCK": str(clock), "PYTHONPATH": path}
+            own |= {"OWN_CLOCK": str(clock), "PYTHONPATH": before(OWN_CLOCK)}
         program = PROGRAMS[name.split("-")[0]]
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SIE_", "NOOP_"))}
         self._spawn(name, [sys.executable, *program], clean | self._settings | own | settings)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.faults.conftest import Deploy
+from tests.faults.deployment import before
 
 pytestmark = pytest.mark.e2e
 
@@ -25,5 +26,5 @@ def test_a_process_that_loses_its_cancellation_ends(deploy: Deploy, name: str, r
     pool = {"name": "team", "gpus": {"cpu": 1}, "ttl_seconds": 600}
     assert httpx.post(f"{deployment.url('ingress')}/v1/pools", json=pool, timeout=60).status_code == 201
     deployment.stop(name)
-    deployment.launch(name, DEAF_AT=str(request_of_the_broker), PYTHONPATH=str(DEAF))
+    deployment.launch(name, DEAF_AT=str(request_of_the_broker), PYTHONPATH=before(DEAF))
     assert deployment.await_end(name) == 0
