@@ -50,6 +50,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile $(ARGS)
 
 e2e: $(VENV)/.dev
+	@$(BIN)/sie fetch $(MODEL)
 	@$(BIN)/python -m tests.cluster $(ARGS)
 
 check: $(VENV)/.dev
