@@ -24,6 +24,7 @@ from sie_bundle.engine.packing import pack
 from sie_bundle.engine.positions import slopes
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import row
+from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model
 
@@ -61,6 +62,15 @@ def make(folder: Path, heads: int, qk: bool = False) -> Path:
     tensors |= {f"{name}.weight": 1 + torch.randn(HIDDEN) / 2 for name in norms}
     save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+def spec(folder: Path, family: str) -> ModelSpec:
+    return msgspec.structs.replace(
+        tiny_model.spec(folder),
+        family=family,
+        tasks=Tasks(dense=Dense(dim=HIDDEN, normalize=False)),
+        max_sequence_length=POSITIONS,
+    )
 
 
 def reference(folder: Path, ids: list[int], heads: int, qk: bool = False) -> np.ndarray:
@@ -101,13 +111,7 @@ def reference(folder: Path, ids: list[int], heads: int, qk: bool = False) -> np.
 def test_a_mixed_batch_equals_the_formulas_text_by_text(heads: int, family: str, tmp_path: Path) -> None:
     qk = family == "jina_bert_qk"
     folder = make(tmp_path, heads, qk)
-    spec = msgspec.structs.replace(
-        tiny_model.spec(folder),
-        family=family,
-        tasks=Tasks(dense=Dense(dim=HIDDEN, normalize=False)),
-        max_sequence_length=POSITIONS,
-    )
-    model, random = tiny_model.load(spec, folder), np.random.default_rng(3)
+    model, random = tiny_model.load(spec(folder, family), folder), np.random.default_rng(3)
     rows = [row(random.integers(4, 40, size=length)) for length in LENGTHS]
     for each, vector in zip(rows, tiny_model.vectors(model, rows), strict=True):
         wanted = reference(folder, each.ids.tolist(), heads, qk)

@@ -36,7 +36,7 @@ class Parameters:
         self.device = device
         self.dtype = dtype
         self.computed = arithmetic(device, dtype)
-        self.stream = dtype if device.type == "cuda" else torch.float32
+        self.stream = torch.float32 if device.type == "cpu" else dtype
         self.bytes = 0
         self._architecture = architecture
         self._tensors = tensors
