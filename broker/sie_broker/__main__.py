@@ -36,7 +36,7 @@ async def main() -> None:
     allowed = AllowList(setting.reply_sinks, setting.reply_subjects)
     stop = process.stop_signal()
     duties = Duties(stop)
-    broker = NatsBroker(setting.nats_url, name=f"demand-{uuid.uuid4().hex[:8]}")
+    broker = NatsBroker(setting.nats_url, name=f"demand-{uuid.uuid4().hex[:8]}", stop=stop)
     await process.connect(broker)
     # Patient: where nobody can reach NATS, nobody else can take the lease, and without sessions all pods would go.
     lease = Lease(broker.leases, LEASE, setting.replica, patience_s=setting.frozen_s)

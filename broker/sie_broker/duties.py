@@ -21,14 +21,15 @@ class Duties:
 
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this from now on; it may return when it is done for good."""
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do this from now on; it may return when it is done for good, and be cancelled."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._ended)
-        self._tasks.append(task)
+        self._tasks.add(task)
+        return task
 
     async def end(self) -> None:
         """End them all, and return when they have ended."""
@@ -40,6 +41,7 @@ class Duties:
             raise self._failure
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if self._failure is None:

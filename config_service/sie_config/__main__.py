@@ -39,9 +39,9 @@ async def main() -> None:
     setting = settings.read(Settings)
     baseline = {spec.id: spec for spec in catalog.select(setting.models)}
     registry = Registry(deployment=placement.deployment(setting.machine_profiles, pools=setting.pools))
-    broker = NatsBroker(setting.nats_url, name="config", limits=setting)
     stop = process.stop_signal()
     duties = Duties(stop)
+    broker = NatsBroker(setting.nats_url, name="config", limits=setting, stop=stop)
     await process.connect(broker)
     queues = PoolQueues(broker, registry, PoolTable(broker.pools))
     await process.patiently(partial(broker.provision, []))  # a cluster elects its leaders first

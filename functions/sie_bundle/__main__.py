@@ -22,7 +22,8 @@ async def main() -> None:
     setting = settings.read(Settings)
     stop = process.stop_signal()
     duties = Duties(stop)
-    broker = NatsBroker(setting.nats_url, name=f"bundle-{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
+    name = f"bundle-{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    broker = NatsBroker(setting.nats_url, name, stop=stop)
     await process.connect(broker)
     connected = time.time()
     registry = Registry()

@@ -33,7 +33,7 @@ async def main() -> None:
     stop = process.stop_signal()
     duties = Duties(stop)
     name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-    broker = NatsBroker(setting.nats_url, name=f"ingress-{name}")
+    broker = NatsBroker(setting.nats_url, name=f"ingress-{name}", stop=stop)
     await process.connect(broker)
     mirror = Mirror(broker.config, registry)
     broker.on_back.append(mirror.look_soon)

@@ -23,6 +23,8 @@ BROKEN = Path(__file__).parent / "broken"
         ("ingress", "sie_ingress.lanes:Lanes._read"),
         ("demand-1", "sie_broker.demand.holder:Holder._decide"),
         ("worker", "sie_bundle.membership:Membership._read"),
+        ("worker", "sie_broker.jetstream.hands:Hands._beat"),
+        ("ingress", "sie_broker.clock:Clock.follow"),
     ],
 )
 def test_a_process_leaves_when_a_part_of_it_fails_and_says_why(deploy: Deploy, name: str, part: str) -> None:

@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 
 from sie_broker import claim, deadletters
 from sie_broker.contract import Payloads
-from sie_broker.ending import end
+from sie_broker.duties import Duties
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.peers import Peers, Place, place
 from sie_broker.jetstream.streams import NANO
@@ -123,7 +123,7 @@ class Pulse:
 class Hands:
     """What one process has in hand of the streams ``nc`` reaches. One event loop only."""
 
-    def __init__(self, nc: Client, payloads: Payloads, deliver_reply: DeliverReply) -> None:
+    def __init__(self, nc: Client, payloads: Payloads, deliver_reply: DeliverReply, duties: Duties) -> None:
         self.held: dict[Place, NatsDelivery] = {}
         self.payloads = payloads
         self.deliver_reply = deliver_reply
@@ -133,7 +133,8 @@ class Hands:
         self._lease_s: float | None = None
         self._consumer: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self._pulse = Pulse(time.monotonic())
-        self._tasks = [asyncio.create_task(self._renew()), asyncio.create_task(self._beat())]
+        duties.begin(self._renew())
+        duties.begin(self._beat())
 
     async def pulling(self, stream: str, consumer: str) -> None:
         """Work will come from this consumer; all have the same lease."""
@@ -194,8 +195,7 @@ class Hands:
             await self._nc.jetstream(timeout=5).publish(subject, data, headers=headers)
 
     async def close(self) -> None:
-        """Give everything back."""
-        await end(*self._tasks)
+        """Give everything back, once the duties have ended."""
         with suppress(QueueUnavailableError):
             await asyncio.gather(*(delivery.nak() for delivery in list(self.held.values())))
 

@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 
 from sie_broker import claim, clock, deadletters, jobs, subjects
 from sie_broker.contract import Delivery, Room
-from sie_broker.ending import end
+from sie_broker.duties import Duties
 from sie_broker.events import envelope
 from sie_broker.jetstream import connection, streams
 from sie_broker.jetstream.bucket import NatsBucket
@@ -83,14 +83,15 @@ _waiting = msgspec.json.Decoder(_StreamInfo)
 class NatsBroker:
     """`Broker` over the NATS server at ``url``; ``name`` identifies this process and its inbox.
 
-    ``limits`` matter only to who provisions.
+    ``limits`` matter only to who provisions; ``stop`` is set when a part of it fails.
     """
 
-    def __init__(self, url: str, name: str, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, name: str, limits: Limits | None = None, stop: asyncio.Event | None = None) -> None:
         self.url = url
         self.name = name
         self._limits = limits or Limits()
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
+        self._duties = Duties(stop or asyncio.Event())
         self._link = Link()
         self._back: asyncio.Task[None] | None = None
         self.on_back: list[Callable[[], None]] = []
@@ -105,7 +106,7 @@ class NatsBroker:
         """
         self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected)
         await clock.SHARED.ask(self.nc, CLOCK)
-        self._clock = asyncio.create_task(clock.SHARED.follow(self.nc, CLOCK))
+        self._duties.begin(clock.SHARED.follow(self.nc, CLOCK))
         self._js = self.nc.jetstream(timeout=2)
         self.payloads = NatsPayloads(self.nc)
         self.jobs = NatsBucket(self.nc, streams.JOBS)
@@ -122,7 +123,7 @@ class NatsBroker:
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
-        self.hands = Hands(self.nc, self.payloads, self.deliver_reply)
+        self.hands = Hands(self.nc, self.payloads, self.deliver_reply, self._duties)
         self._link.troubled = self.hands.server_lost
 
     def _reconnected(self) -> None:
@@ -130,7 +131,7 @@ class NatsBroker:
             back()
         if self._back is not None:
             self._back.cancel()  # lost once more before all was done
-        self._back = asyncio.create_task(self._go_on())
+        self._back = self._duties.begin(self._go_on())
 
     async def _go_on(self) -> None:
         """After the connection was lost: pull again, once the workers had time to tell each other what they have."""
@@ -154,12 +155,13 @@ class NatsBroker:
                 break
 
     async def close(self) -> None:
-        """Leave; work still in hand is given back to others."""
-        await end(*filter(None, (self._clock, self._back)))
+        """Leave; work still in hand is given back to others. Raises what a part of it failed with, if one did."""
+        await self._duties.end()
         await self.hands.close()
         with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)
         await self.nc.close()
+        self._duties.check()
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
         await self._provisioner.ensure(queues)
