@@ -18,11 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear
 
-from sie_bundle.engine.attention import with_bias
-from sie_bundle.engine.cpu_attention import attend
-from sie_bundle.engine.packing import pack
 from sie_bundle.engine.positions import slopes
-from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import row
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Dense, Tasks
@@ -122,13 +118,3 @@ def test_a_mixed_batch_equals_the_formulas_text_by_text(heads: int, family: str,
 def test_the_slopes_are_those_of_the_paper(heads: int) -> None:
     made = -slopes(heads, torch.device("cpu"))
     assert made.tolist() == pytest.approx(KNOWN[heads])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_kernel_for_gpus_computes_the_same(dtype: torch.dtype) -> None:
-    torch.manual_seed(1)
-    packed = pack([row([4] * length) for length in (3, 40, 40, 100)], torch.device("cpu"))
-    q, k, v = (torch.randn(183, 4, 16).to(dtype) for _ in range(3))
-    sight = Sight(slopes=slopes(4, torch.device("cpu")))
-    near, far = attend(q, k, v, packed, sight), with_bias(q, k, v, packed, sight)
-    assert (near.float() - far.float()).abs().max() < (1e-5 if dtype == torch.float32 else 0.05)

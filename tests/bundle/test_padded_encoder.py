@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.packing import pack
-from sie_bundle.engine.padded_encoder import SHARE, SLACK, SQUARES, PaddedEncoder, buckets
+from sie_bundle.engine.packing import SHARE, SLACK, buckets, pack
+from sie_bundle.engine.padded_encoder import SQUARES, PaddedEncoder
 from sie_bundle.engine.tokenization import Row, row
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource

@@ -2,6 +2,7 @@
 
 Owns the order of the texts in it. Texts are sorted by length, so that texts of equal length lie side by side: a group
 is a slice, seen as [texts, length, ...] without copying a number. Made once per batch, used by every layer and head.
+Also which texts are padded together (`buckets`), by those who cannot do without.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine.tokenization import Marks, Row
+
+SHARE = 0.125
+"""So much of a bucket's own tokens may be added to it as padding."""
+
+SLACK = 64
+"""Or so many tokens, which cost less than one more forward pass."""
 
 
 class Group(NamedTuple):
@@ -137,6 +144,27 @@ def apart(packed: Packed) -> Iterator[Packed]:
                 places=np.zeros(1, dtype=np.int64),
                 made={},
             )
+
+
+def buckets(lengths: Sequence[int], *, share: float = SHARE, slack: int = SLACK, squares: int) -> list[range]:
+    """Cut texts that are sorted by rising length into ranges that are padded to the length of their longest.
+
+    A bucket's padding is at most ``share`` of its own tokens or ``slack`` tokens, whichever is more, and its
+    texts * longest ** 2 at most ``squares`` unless it is one text. From the longest down, each takes as many as fit.
+    """
+    made = []
+    stop = len(lengths)
+    while stop:
+        longest = own = lengths[stop - 1]
+        start = stop - 1
+        while start:
+            texts, tokens = stop - start + 1, own + lengths[start - 1]
+            if texts * longest - tokens > max(slack, share * tokens) or texts * longest * longest > squares:
+                break
+            start, own = start - 1, tokens
+        made.append(range(start, stop))
+        stop = start
+    return made[::-1]
 
 
 def _bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """The third way in: texts padded to one length and masked, for models whose code cannot be packed (DeBERTa).
 
-Owns which texts share a forward pass, and the way there and back between the packed row and padded ones. The model
+Owns the way there and back between the packed row and padded ones, `packing.buckets` of texts a forward pass. The model
 itself is a `Body` of ``transformers_encoder``.
 """
 
@@ -13,42 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.packing import SHARE, SLACK, Packed, buckets
 from sie_bundle.engine.transformers_encoder import TOLERANCE, Body, error
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
 log = logging.getLogger("sie.bundle.padded_encoder")
 
-SHARE = 0.125
-"""So much of a bucket's own tokens may be added to it as padding."""
-
-SLACK = 64
-"""Or so many tokens, which cost less than one more forward pass."""
-
 SQUARES = {"cpu": 1 << 20, "cuda": 1 << 24}
 """The most texts * length ** 2 of a bucket: what a head's scores take, which such models keep whole."""
-
-
-def buckets(lengths: Sequence[int], *, share: float = SHARE, slack: int = SLACK, squares: int) -> list[range]:
-    """Cut texts that are sorted by rising length into ranges that are padded to the length of their longest.
-
-    A bucket's padding is at most ``share`` of its own tokens or ``slack`` tokens, whichever is more, and its
-    texts * longest ** 2 at most ``squares`` unless it is one text. From the longest down, each takes as many as fit.
-    """
-    made = []
-    stop = len(lengths)
-    while stop:
-        longest = own = lengths[stop - 1]
-        start = stop - 1
-        while start:
-            texts, tokens = stop - start + 1, own + lengths[start - 1]
-            if texts * longest - tokens > max(slack, share * tokens) or texts * longest * longest > squares:
-                break
-            start, own = start - 1, tokens
-        made.append(range(start, stop))
-        stop = start
-    return made[::-1]
 
 
 class PaddedEncoder:

@@ -1,21 +1,14 @@
-"""Pooling: the token states of a packed batch become one vector per text."""
+"""Pooling: the token states of a packed batch become one vector per text, in one operation whatever the lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from sie_bundle.engine.packing import Packed
 
-POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "cls": lambda states: states[:, 0].float(),
-    "mean": lambda states: states.mean(dim=1, dtype=torch.float32),
-    "last": lambda states: states[:, -1].float(),
-    "weighted_mean": lambda states: _weighted_mean(states.float()),
-}
-"""Each takes a group's states, [texts, length, hidden], and gives [texts, hidden] float32."""
+POOLINGS = ("cls", "mean", "last", "weighted_mean")
 
 
 def pool(states: Tensor, packed: Packed, pooling: str) -> Tensor:
@@ -29,10 +22,18 @@ def pool(states: Tensor, packed: Packed, pooling: str) -> Tensor:
     Returns:
         [n, hidden] in the caller's order of texts.
     """
-    vectors = torch.cat([POOLINGS[pooling](group.view(states)) for group in packed.groups])
-    return vectors[torch.from_numpy(packed.places).to(vectors.device)]
+    if pooling in ("cls", "last"):
+        places = packed.starts if pooling == "cls" else packed.starts + packed.lengths - 1
+        return states[torch.from_numpy(places).to(states.device)].float()
+    tokens = torch.arange(len(states), dtype=packed.bounds.dtype, device=states.device)
+    weights = _weights(packed) if pooling == "weighted_mean" else None
+    mode = "mean" if weights is None else "sum"
+    vectors = embedding_bag(tokens, states.float(), packed.bounds[:-1], mode=mode, per_sample_weights=weights)
+    return vectors[torch.from_numpy(packed.places).to(states.device)]
 
 
-def _weighted_mean(states: Tensor) -> Tensor:
-    weights = torch.arange(1, states.shape[1] + 1, device=states.device, dtype=states.dtype)
-    return torch.einsum("nlh,l->nh", states, weights / weights.sum())
+def _weights(packed: Packed) -> Tensor:
+    """[T] float32, 1 in all for each text."""
+    lengths = packed.bounds.diff()
+    sums = torch.repeat_interleave(lengths * (lengths + 1) / 2, lengths, output_size=len(packed.positions))
+    return (packed.positions + 1) / sums

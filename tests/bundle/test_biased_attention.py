@@ -1,0 +1,69 @@
+"""Attention with an additive bias as a GPU computes it, on padded texts: what the CPU's gives, in few calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sie_bundle.engine import attention
+from sie_bundle.engine.attention import with_bias
+from sie_bundle.engine.cpu_attention import attend
+from sie_bundle.engine.packing import Packed, pack
+from sie_bundle.engine.positions import slopes
+from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.tokenization import Row, row
+
+CPU, HEADS, LONGEST = torch.device("cpu"), 4, 100
+SIGHTS = {
+    "slopes": Sight(slopes=slopes(HEADS, CPU)),
+    "bias": Sight(bias=torch.randn(HEADS, 112, 112, generator=torch.Generator().manual_seed(2))),
+}
+texts = st.tuples(st.integers(1, LONGEST), st.integers(0, 8)).map(lambda text: (text[0], max(1, text[0] - text[1])))
+
+
+def packed_of(some: list[tuple[int, int]]) -> Packed:
+    """Texts of a length, of which so many tokens are attended to."""
+    return pack([Row(np.full(length, 4), length, seen) for length, seen in some], CPU)
+
+
+def states(tokens: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = torch.randn(3, tokens, HEADS, 16, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return q, k, v
+
+
+@settings(deadline=None)
+@given(some=st.lists(texts, min_size=1, max_size=12), kind=st.sampled_from([*SIGHTS]))
+def test_it_gives_what_the_cpus_gives_whatever_is_padded_with_what(some: list[tuple[int, int]], kind: str) -> None:
+    packed = packed_of(some)
+    q, k, v = states(len(packed.ids))
+    near, far = attend(q, k, v, packed, SIGHTS[kind]), with_bias(q, k, v, packed, SIGHTS[kind])
+    assert (near - far).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", SIGHTS)
+def test_it_does_in_half_precision(kind: str) -> None:
+    packed = packed_of([(length, length) for length in (3, 40, 40, 100)])
+    q, k, v = states(183, torch.bfloat16)
+    near, far = attend(q, k, v, packed, SIGHTS[kind]), with_bias(q, k, v, packed, SIGHTS[kind])
+    assert far.dtype is torch.bfloat16
+    assert (near.float() - far.float()).abs().max() < 0.05
+
+
+def test_a_hundred_lengths_take_few_calls_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+
+    def counted(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        calls.append(len(q))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", counted)
+    packed = pack([row([4] * length) for length in range(1, LONGEST + 1)], CPU)
+    q, k, v = states(len(packed.ids))
+    for _ in range(2):
+        with_bias(q, k, v, packed, SIGHTS["slopes"])
+    assert sum(calls) == 2 * LONGEST and len(calls) < LONGEST / 2
+    assert len(packed.made) == 1, "made once"
