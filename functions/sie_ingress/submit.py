@@ -162,7 +162,7 @@ class Submitter:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
             receipt = await self._submit(msgspec.structs.replace(work, reply_to=inbox))
-            answered = self._follow(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
+            answered = self._repeated(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
             reply = await self._held.within(hold_s, answered, work.lane)
             if reply is None:
                 job = await self._accept(work, digest)
@@ -192,8 +192,30 @@ class Submitter:
         await jobs.accept(self._broker.jobs, job)
         return job
 
-    async def _follow(self, work: Work, digest: bytes, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
-        """The same id was accepted a moment ago: from this ingress, whose inbox we share, or from another."""
+    async def _repeated(self, work: Work, digest: bytes, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
+        """The reply to an id that was accepted a moment ago; computed again when the first one's is not to be had."""
+        again, reply = work, await self._follow(work, sequence, coming)
+        while reply is None:
+            if (recent := self._recent.get(work.id, digest)) is not None:
+                return recent  # another caller had it computed again meanwhile
+            again = msgspec.structs.replace(again, id=f"{again.id}-again")
+            with self._broker.expect(again.id) as (inbox, coming):
+                receipt = await self._submit(msgspec.structs.replace(again, reply_to=inbox))
+                reply = await (self._follow(again, receipt.sequence, coming) if receipt.duplicate else coming)
+        if again is work:
+            return reply
+        if (recent := self._recent.get(work.id, digest)) is not None:
+            return recent  # the same one, and whoever remembers it owns its payload
+        reply = msgspec.structs.replace(reply, id=work.id)
+        if not jobs.may_pass(reply):
+            self._recent.put(digest, reply)  # here, before anything else is heard of: nobody asks for it once more
+        return reply
+
+    async def _follow(self, work: Work, sequence: int, coming: asyncio.Future[Reply]) -> Reply | None:
+        """The reply to work that this ingress asked for, whose inbox we share, or another did.
+
+        None: computed, but its answer went to a caller that is gone, or was an error that may pass.
+        """
         while True:
             # In this order: what is not queued any more was answered before, so that a result kept of it is there now.
             queued = await self._broker.queued(work.lane, sequence)
@@ -203,15 +225,5 @@ class Submitter:
             if coming.done():
                 kept.cancel()
                 return coming.result()
-            if (reply := kept.result()) is not None:
+            if (reply := kept.result()) is not None or not queued:
                 return reply
-            if not queued:
-                return await self._again(work, digest)
-
-    async def _again(self, work: Work, digest: bytes) -> Reply:
-        """Computed, but its answer went to a caller that is gone, or was an error that may pass: compute again."""
-        again = msgspec.structs.replace(work, id=f"{work.id}-again")
-        with self._broker.expect(again.id) as (inbox, coming):
-            receipt = await self._submit(msgspec.structs.replace(again, reply_to=inbox))
-            answered = self._follow(again, digest, receipt.sequence, coming) if receipt.duplicate else coming
-            return msgspec.structs.replace(await answered, id=work.id)

@@ -181,14 +181,16 @@ async def test_a_holder_that_stands_still_keeps_little_and_not_for_longer_than_a
     await stopped.connect()
     other = Pod(broker, 5, 8, serve_s=0.0)
     frozen = Pod(stopped, 0, 8, serve_s=None)
-    async with frozen.pulling("m"):
-        await asking(broker, "m", 1)
-        await stopped.hands.close()  # nobody renews its leases any more
-        async with other.pulling("m"):
-            await submit(broker, "m", 60)
-            await eventually(lambda: len(set(other.order)) == 60, 20)
-        assert frozen.got["m"] <= 8 + STANDING[True]
-    await stopped.close()
+    try:
+        async with frozen.pulling("m"):
+            await asking(broker, "m", 1)
+            await stopped.duties.end()  # nobody renews its leases any more
+            async with other.pulling("m"):
+                await submit(broker, "m", 60)
+                await eventually(lambda: len(set(other.order)) == 60, 20)
+            assert frozen.got["m"] <= 8 + STANDING[True]
+    finally:
+        await stopped.close()
 
 
 @pytest.mark.parametrize(

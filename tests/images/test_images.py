@@ -108,7 +108,10 @@ def test_config_and_ingress_become_ready_on_their_port_and_leave_when_they_are_t
 
 
 def test_a_process_that_still_imports_leaves_when_it_is_told(run: Run) -> None:
-    importing = run("sie-config", "python", "-c", "print('importing'); import time; time.sleep(600)")
+    # As an import does, it comes back to its bytecode all the time: a signal in the moment before one long sleep is
+    # heard by Python only after it.
+    busy = "print('importing')\nimport time\nwhile True: time.sleep(0.01)"
+    importing = run("sie-config", "python", "-c", busy)
     wait_until(lambda: "importing" in importing.log.read_text())
     assert importing.stop() == 128 + signal.SIGTERM
 

@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from sie_broker.records import Lane
 from sie_ingress.submit import made_just_now
 from sie_sdk import results, wire
 from sie_sdk.calls import fresh_key
@@ -133,6 +134,31 @@ async def test_an_error_that_may_pass_is_computed_again_under_the_same_key_howev
         assert len(desk.computed) == 2
         assert lengths((await desk.encode("later", Idempotency_Key=key)).json()) == [5]
         assert len(desk.computed) == 2
+
+
+async def test_a_repeat_that_looks_late_gets_what_another_had_computed_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = uuid.uuid4().hex
+    looked, go_on = asyncio.Event(), asyncio.Event()
+    queued = desk.broker.queued
+
+    async def slowly(lane: Lane, sequence: int) -> bool:
+        found = await queued(lane, sequence)
+        looked.set()
+        await go_on.wait()
+        return found
+
+    async with desk.worker():
+        assert (await desk.encode("later", Idempotency_Key=key)).status_code == 503
+        monkeypatch.setattr(desk.broker, "queued", slowly)
+        late = asyncio.create_task(desk.encode("later", Idempotency_Key=key))
+        await looked.wait()
+        monkeypatch.setattr(desk.broker, "queued", queued)
+        assert lengths((await desk.encode("later", Idempotency_Key=key)).json()) == [5]
+        go_on.set()
+        assert lengths((await late).json()) == [5]
+    assert len(desk.computed) == 2
 
 
 async def test_a_job_that_failed_with_an_error_that_may_pass_is_done_anew_when_its_request_is_repeated(

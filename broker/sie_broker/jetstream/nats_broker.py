@@ -91,7 +91,7 @@ class NatsBroker:
         self.name = name
         self._limits = limits or Limits()
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
-        self._duties = Duties(stop or asyncio.Event())
+        self.duties = Duties(stop or asyncio.Event())
         self._link = Link()
         self._back: asyncio.Task[None] | None = None
         self.on_back: list[Callable[[], None]] = []
@@ -106,7 +106,7 @@ class NatsBroker:
         """
         self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected)
         await clock.SHARED.ask(self.nc, CLOCK)
-        self._duties.begin(clock.SHARED.follow(self.nc, CLOCK))
+        self.duties.begin(clock.SHARED.follow(self.nc, CLOCK))
         self._js = self.nc.jetstream(timeout=2)
         self.payloads = NatsPayloads(self.nc)
         self.jobs = NatsBucket(self.nc, streams.JOBS)
@@ -123,7 +123,7 @@ class NatsBroker:
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
-        self.hands = Hands(self.nc, self.payloads, self.deliver_reply, self._duties)
+        self.hands = Hands(self.nc, self.payloads, self.deliver_reply, self.duties)
         self._link.troubled = self.hands.server_lost
 
     def _reconnected(self) -> None:
@@ -131,7 +131,7 @@ class NatsBroker:
             back()
         if self._back is not None:
             self._back.cancel()  # lost once more before all was done
-        self._back = self._duties.begin(self._go_on())
+        self._back = self.duties.begin(self._go_on())
 
     async def _go_on(self) -> None:
         """After the connection was lost: pull again, once the workers had time to tell each other what they have."""
@@ -156,12 +156,12 @@ class NatsBroker:
 
     async def close(self) -> None:
         """Leave; work still in hand is given back to others. Raises what a part of it failed with, if one did."""
-        await self._duties.end()
+        await self.duties.end()
         await self.hands.close()
         with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)
         await self.nc.close()
-        self._duties.check()
+        self.duties.check()
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
         await self._provisioner.ensure(queues)
