@@ -59,9 +59,9 @@ class Local:
         """Processes that serve."""
         return sum(child.state == "ready" for child in self.started)
 
-    def passed_on(self) -> int:
-        """Requests that are with a process."""
-        return sum(process.open for service in self.scaler.services.values() for process in service.processes)
+    def asked(self) -> int:
+        """Requests that a process has read: one that is only passed on may still be on its way."""
+        return sum(child.last_lines().count("asked") for child in self.started)
 
     def url(self, name: str = NAME) -> str:
         return f"http://127.0.0.1:{self.port}/{name}"
@@ -146,7 +146,7 @@ async def test_the_timeout_is_counted_from_arrival(serve: Serve, client: httpx.A
 async def test_a_client_that_leaves_takes_its_request_along(serve: Serve, client: httpx.AsyncClient) -> None:
     async with serve() as local:
         request = asyncio.create_task(client.post(local.url(), headers=hold_for(30)))
-        await eventually(lambda: local.passed_on() == 1)
+        await eventually(lambda: local.asked() == 1)
         request.cancel()
         await eventually(lambda: "client left" in local.started[0].last_lines())
         assert local.scaler.services[NAME].concurrency.open == 0
@@ -159,9 +159,9 @@ async def test_a_process_that_is_taken_away_ends_its_sessions_first(serve: Serve
             return asyncio.create_task(client.post(local.url(), headers=hold_for(30)))
 
         first = [hold() for _ in range(3)]  # all with the first process, which is the first to be ready
-        await eventually(lambda: local.running() == 2 and local.passed_on() == 3)
+        await eventually(lambda: local.running() == 2 and local.asked() == 3)
         last = hold()
-        await eventually(lambda: local.passed_on() == 4)
+        await eventually(lambda: local.asked() == 4)
         for request in first:
             request.cancel()
         assert (await last).json() == {"worker": local.started[1].pid, "draining": True}
@@ -172,7 +172,7 @@ async def test_a_killed_process_breaks_its_sessions_and_serves_again(serve: Serv
     async with serve() as local:
         request = asyncio.create_task(client.post(local.url(), headers=hold_for(30)))
         # With less than that in hand it is nobody's request yet, and the next process holds it.
-        await eventually(lambda: any("asked" in log.read_text() for log in local.logs.iterdir()))
+        await eventually(lambda: local.asked() == 1)
         pid = local.started[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
