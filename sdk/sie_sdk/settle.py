@@ -30,6 +30,9 @@ from sie_sdk.types import JobStatus, Progress
 
 T = TypeVar("T")
 
+_chance = random.Random()
+"""Our own: a program that seeds ``random`` draws the same numbers whatever is tried again meanwhile."""
+
 RETRY_AFTER_S = 1.0
 """The pause when a server names none."""
 
@@ -188,7 +191,7 @@ class _Errand:
         if not self.patience.wait_for_capacity:
             raise error
         # Jitter, so that the callers a restart turned away do not all come back together.
-        pause = (error.retry_after or RETRY_AFTER_S) * random.uniform(1.0, 1.1)
+        pause = (error.retry_after or RETRY_AFTER_S) * _chance.uniform(1.0, 1.1)
         yield self._report(state, pause, error.message)
         yield self._wait(pause)
 

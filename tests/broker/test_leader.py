@@ -162,8 +162,9 @@ async def test_a_leader_that_starts_again_under_its_name_leads_at_once(nats_url:
             await eventually(lambda: server.open == SESSIONS, deadline_s=20)
             first.process.kill()
             await eventually(lambda: server.open == 0)
-        async with copy_of_the_holder(nats_url, server.url, SIE_REPLICA="pod-1"):
-            await eventually(lambda: server.open == SESSIONS, deadline_s=SLOW_S)
+        async with copy_of_the_holder(nats_url, server.url, SIE_REPLICA="pod-1") as again:
+            await eventually(lambda: server.open == SESSIONS)
+            assert not again.says("standing by")
             assert server.most_open == SESSIONS
 
 

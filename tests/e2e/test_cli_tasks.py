@@ -55,7 +55,7 @@ def test_every_representation_is_what_the_client_gets(url: str) -> None:
 
 def test_a_ranking_of_more_than_one_request_is_the_client_s(url: str) -> None:
     texts = [f"{TEXTS[number % 4]} {TEXTS[number % 3]} {number}" for number in range(600)]
-    printed = sie(url, "score", "test/bert-reranker", "hello", "-", "--top", "50", stdin="\n".join(texts))
+    printed = sie(url, "score", "test/bert-reranker", "hello", "-", "--top", "50", "--quiet", stdin="\n".join(texts))
     with SIEClient(url) as client:
         best = client.score("test/bert-reranker", "hello", texts).scores[:50]
     assert np.allclose([line["score"] for line in printed], [entry.score for entry in best], atol=1e-5)

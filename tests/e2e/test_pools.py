@@ -59,7 +59,7 @@ def test_a_pool_brings_up_its_worker_computes_with_it_alone_and_gives_it_back(
     made = client.create_pool("team-a", {"cpu": 1}, minimum_worker_count=1, ttl_s=12)
     assert made.status.state == "pending"
 
-    wait_until(lambda: pool(client).status.state == "active")
+    wait_until(lambda: client.renew_pool("team-a") and pool(client).status.state == "active")
     (member,) = pool(client).status.assigned_workers
     assert (member.gpu, member.bundle) == ("cpu", "default")
     assert working_for(platform) == {member.name: "team-a"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +88,12 @@ def accepted(retry_after: float = 3.0, held: bool = False, **job: Any) -> Reply:
 
 def refused(error: SIEError) -> Reply:
     return Reply(error.status, {"x-request-id": "r9"}, refusals.error_body(error))
+
+
+def test_what_is_tried_again_takes_nothing_from_the_callers_random_numbers() -> None:
+    before = random.getstate()
+    World([refused(QueueFullError("full", retry_after=2.0)), DONE]).run()
+    assert random.getstate() == before
 
 
 def test_a_warm_server_is_asked_once() -> None:
