@@ -75,11 +75,12 @@ class Load:
         self.met: Counter[str] = Counter()
         """What callers met on their way: statuses, error codes, ``unreachable`` and ``timeout`` (after `HELD_S`)."""
         self.wrong: list[str] = []
+        self.sent: Counter[str] = Counter()
+        """How often something was sent to each ingress, or is about to be; looks at jobs are not counted."""
         self.accepted: set[str] = set()
         """Ids that a 202 or an answer told of."""
         self._urls = list(urls)
         self._avoided: set[str] = set()
-        self._underway: Counter[str] = Counter()
         self._callers = callers
         self._headers = HEADERS | (headers or {})
         self._enough = threading.Event()
@@ -109,10 +110,6 @@ class Load:
     def avoid(self, url: str) -> None:
         """Send nothing new to an ingress; what it has is waited for."""
         self._avoided.add(url)
-
-    def underway(self, url: str) -> int:
-        """Requests that were sent to an ingress and have no answer yet, or are about to be."""
-        return self._underway[url]
 
     def return_to(self, url: str) -> None:
         """Send to it again."""
@@ -150,9 +147,9 @@ class Load:
         job: str | None = None
         while True:
             url = self._turn(turn)
-            self._underway[url] += 1
             try:
                 if job is None:
+                    self.sent[url] += 1
                     headers = self._headers | {"Idempotency-Key": request.key}
                     reply = await http.post(f"{url}/v1/encode/{self.model}", content=body, headers=headers)
                 else:
@@ -162,8 +159,6 @@ class Load:
                 turn += 1
                 await asyncio.sleep(0.2)
                 continue
-            finally:
-                self._underway[url] -= 1
             proxys = "a proxy's " if is_of_a_proxy(reply) else ""
             self.met[reply.headers.get("x-sie-error-code", f"{proxys}{reply.status_code}")] += 1
             if reply.status_code in (200, 202):
