@@ -16,11 +16,11 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_rolling_restart_of_the_ingresses_cuts_nobody(deploy: Deploy) -> None:
-    deployment = deploy(delay_s=0.3)
+    deployment = deploy(delay_s=0.8)  # an ingress has its requests for three seconds: time to see that it has read them
     deployment.up("ingress-2", "bundle-1", "bundle-2")
-    load = Load([deployment.url("ingress"), deployment.url("ingress-2")], 500, 2 * CALLERS)
+    load = Load([deployment.url("ingress"), deployment.url("ingress-2")], 300, 2 * CALLERS)
     for number, name in enumerate(("ingress", "ingress-2")):
-        load.await_answered(100 * (number + 1))
+        load.await_answered(60 * (number + 1))
         load.avoid(deployment.url(name))  # first it gets no new requests, then it is told to stop
         await_all_read(load, deployment.url(name))
         deployment.stop(name)
