@@ -106,6 +106,8 @@ def _from_yaml(body: bytes) -> list[Any]:
         _walk(text)
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
+        if "nesting depth" in (error.problem or ""):  # libyaml reads ahead, and since 0.2.6 gives up a thousand deep
+            raise _too_deep() from None
         mark = error.problem_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise _unreadable(f"{error.problem or 'it is not YAML'}{where}") from None
