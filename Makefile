@@ -13,6 +13,7 @@ PORT   ?= 8080
 BIN    := $(VENV)/bin
 # Test files that run at a time: most wait for processes, not for a core.
 TESTERS ?= 2
+KERNELS := $(wildcard functions/sie_bundle/engine/kernels/*.h functions/sie_bundle/engine/kernels/*.cpp)
 MODEL  := sentence-transformers/all-MiniLM-L6-v2
 
 # torch from PyPI brings several GB of CUDA packages. Without an NVIDIA driver its CPU index is used where it is reached;
@@ -35,6 +36,7 @@ $(VENV)/bin/python:
 $(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing sie-knative into $(VENV) (torch is about 200 MB) ..."
 	$(PIP) -e '.[local]'
+	@echo "Kernels for this CPU:" && $(BIN)/python -m sie_bundle.engine.native
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.local
@@ -57,10 +59,12 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(KERNELS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(KERNELS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/sie fetch $(MODEL)

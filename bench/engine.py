@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from bench.installs import own_weights
 from bench.servers import MODEL
-from sie_bundle.engine import cpu_attention, linear, parameters
+from sie_bundle.engine import native
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import EncoderModel, load
 from sie_bundle.engine.tokenization import Row, row
@@ -69,12 +68,11 @@ def kernels(folder: Path, rounds: int) -> None:
         "256 mixed texts": mixed_rows(256),
         "64 of 64 tokens": [row_of(64)] * 64,
     }
-    in_use = model(folder)
     variants = {
-        "in use": partial(dense, in_use),
+        "in use": partial(dense, model(folder)),
+        "by torch's steps": partial(dense, model(folder, kernels=None)),
         "float32": partial(dense, model(folder, "float32")),
-        "torch's linear layers": partial(dense, plain_model(folder)),
-        "attention by length": partial(dense_by_length, in_use),
+        "float32, by torch's steps": partial(dense, model(folder, "float32", kernels=None)),
     }
     print(f"{'':<18}{'':<30}{'ms':>9}{'docs/s':>10}{'tokens/s':>11}")
     for name, rows in workloads.items():
@@ -113,9 +111,9 @@ def measured(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
     return {name: statistics.median(taken) for name, taken in samples.items()}
 
 
-def model(folder: Path, precision: str = "auto") -> EncoderModel:
-    """The model as it is served."""
-    made = load(Checkpoint(SPEC, folder), "cpu", precision)
+def model(folder: Path, precision: str = "auto", kernels: Path | None = native.KEPT) -> EncoderModel:
+    """The model as it is served, or without compiled code."""
+    made = load(Checkpoint(SPEC, folder), "cpu", precision, kernels)
     assert isinstance(made, EncoderModel)
     return made
 
@@ -123,18 +121,6 @@ def model(folder: Path, precision: str = "auto") -> EncoderModel:
 def dense(of: EncoderModel, rows: Sequence[Row]) -> object:
     """One forward pass to vectors."""
     return of.forward(rows, {"dense": range(len(rows))})
-
-
-def plain_model(folder: Path) -> EncoderModel:
-    """The model with torch's own linear layers."""
-    with patch.object(parameters, "linear", linear.plain):
-        return model(folder)
-
-
-def dense_by_length(of: EncoderModel, rows: Sequence[Row]) -> object:
-    """The same with attention over as many keys as each text has, instead of whole sixteens."""
-    with patch.object(cpu_attention, "STEP", 1):
-        return dense(of, rows)
 
 
 def row_of(length: int, seed: int = 0) -> Row:

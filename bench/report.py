@@ -13,7 +13,7 @@ from bench import installs
 from bench.corpus import Workload
 from bench.load import Slice
 from bench.machine import flops_per_token
-from bench.peers import OURS, OURS_FP32, OURS_UP, Peer
+from bench.peers import OURS, OURS_FP32, OURS_TORCH, OURS_UP, Peer
 from bench.processes import Memory
 from bench.table import show
 
@@ -52,7 +52,8 @@ class Measured:
     def rivals(self, workload: str) -> list[str]:
         """The peers measured on a workload whose vectors are the reference's."""
         passed = [name for name, cosine in self.cosine.items() if cosine >= PARITY]
-        return [name for name in passed if name not in (OURS, OURS_FP32, OURS_UP) and (name, workload) in self.readings]
+        ours = (OURS, OURS_FP32, OURS_TORCH, OURS_UP)
+        return [name for name in passed if name not in ours and (name, workload) in self.readings]
 
 
 def rate(readings: Sequence[Reading]) -> float:

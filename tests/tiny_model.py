@@ -13,6 +13,7 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from sie_bundle.engine.native import KEPT
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.tokenization import Row
 from sie_config.model.model_spec import ModelSpec
@@ -44,12 +45,12 @@ def make(folder: Path, *, nan_token: str | None = None, seed: int = 0) -> Path:
     return folder
 
 
-def load(spec: ModelSpec, folder: Path, precision: str = "float32") -> EncoderModel:
+def load(spec: ModelSpec, folder: Path, precision: str = "float32", kernels: Path | None = KEPT) -> EncoderModel:
     """The model in memory, computing with ``precision``."""
     from sie_bundle.engine.checkpoint import Checkpoint
     from sie_bundle.engine.model import EncoderModel
 
-    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision)
+    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision, kernels=kernels)
     model.try_out()
     return model
 

@@ -25,6 +25,7 @@ from sie_broker.records import Lane, LoadFailure
 from sie_bundle.door import Door
 from sie_bundle.engine import cores
 from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.native import KEPT
 from sie_bundle.membership import Membership
 from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import Operation
@@ -106,6 +107,7 @@ class Bundle:
             pinned=[name_of(spec) for spec in self._pinned],
             device=settings.device,
             precision=settings.precision,
+            kernels=KEPT if settings.kernels == "auto" else None,
             progress=lambda: self.executor.batches,
         )
         # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the

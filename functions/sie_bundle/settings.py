@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Literal
 
 import msgspec
 
+from sie_bundle.cache import default_cache
+
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_REPLY_BYTES = 256 * 1024 * 1024
-
-
-def _default_cache() -> str:
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sie-knative")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -28,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Together the lane this process pulls from."""
     weights_dir: str = ""
     """Where relative ``local`` weight sources are looked up."""
-    cache_dir: str = msgspec.field(default_factory=_default_cache)
+    cache_dir: str = msgspec.field(default_factory=default_cache)
     """Where fetched weights are kept."""
     max_in_hand: int = 64
     """Requests taken from the queue at once: enough to fill batches, few enough to leave work to others."""
@@ -42,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """``auto``: bfloat16 where the device is faster with it, which a CPU tries once; on other CPUs float16 for the
     weights, float32 for what is computed with them. Or one of the three."""
+    kernels: Literal["auto", "off"] = "auto"
+    """``auto``: a pass on a CPU is compiled code, which images have for every CPU, and which is elsewhere made once
+    where there is a C++ compiler, and kept in the user's cache. ``off``: torch computes each step."""
     model_bytes: int = 8 * 1024**3
     """The most bytes of models on the device; the least recently used goes first."""
     host_bytes: int = 8 * 1024**3

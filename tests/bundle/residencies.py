@@ -61,9 +61,9 @@ class Made:
                 assert self.gates[checkpoint.spec.id].wait(10)
             init(model, checkpoint, *args, **kwargs)
 
-        def loaded(checkpoint: Checkpoint, device: str = "cpu", precision: str = "auto") -> Model:
+        def loaded(checkpoint: Checkpoint, *how: Any) -> Model:
             self.from_disk.append(checkpoint.spec.id)
-            return load(checkpoint, device, precision)
+            return load(checkpoint, *how)
 
         monkeypatch.setattr(engine.EncoderModel, "__init__", made)
         monkeypatch.setattr(engine, "load", loaded)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sie_bundle.engine import native
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.family import FAMILIES
 from sie_bundle.engine.model import EncoderModel
@@ -53,7 +54,11 @@ def tasks_of(kind: str) -> Tasks:
             return Tasks(dense=dense)
 
 
-def load(kind: str, folder: Path, precision: str = "float32") -> EncoderModel:
+WAYS = {"compiled": native.KEPT, "torch": None}
+"""Where compiled code is kept, or that there is to be none."""
+
+
+def load(kind: str, folder: Path, precision: str = "float32", kernels: Path | None = native.KEPT) -> EncoderModel:
     random_models.make(kind, folder)
     spec = ModelSpec(
         id=f"random-init/{kind}",
@@ -64,7 +69,7 @@ def load(kind: str, folder: Path, precision: str = "float32") -> EncoderModel:
         revision="random",
         files=("sparse_linear.pt", "colbert_linear.pt") if kind == "bge-m3" else (),
     )
-    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision)
+    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision, kernels=kernels)
     model.try_out()
     return model
 
@@ -75,9 +80,10 @@ def rows_of(kind: str, folder: Path) -> list[Row]:
     return [row(random.integers(5, int(KINDS[kind].config["vocab_size"]), size=length)) for length in LENGTHS]
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", PACKED)
-def test_every_head_of_every_family_equals_transformers(kind: str, tmp_path: Path) -> None:
-    model = load(kind, tmp_path)
+def test_every_head_of_every_family_equals_transformers(kind: str, way: str, tmp_path: Path) -> None:
+    model = load(kind, tmp_path, kernels=WAYS[way])
     rows = rows_of(kind, tmp_path)
     outputs = model.forward(rows, {head: range(len(rows)) for head in model.heads})
     for i, each in enumerate(rows):
@@ -144,9 +150,10 @@ def numbers(outputs: Outputs, i: int, model: EncoderModel) -> np.ndarray:
     return output
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", PACKED)
-def test_a_text_alone_equals_the_same_text_in_a_batch(kind: str, tmp_path: Path) -> None:
-    model = load(kind, tmp_path)
+def test_a_text_alone_equals_the_same_text_in_a_batch(kind: str, way: str, tmp_path: Path) -> None:
+    model = load(kind, tmp_path, kernels=WAYS[way])
     rows = rows_of(kind, tmp_path)
     together = model.forward(rows, {"dense": range(len(rows))})["dense"]
     for i, each in enumerate(rows):

@@ -119,6 +119,12 @@ def activated(x: Tensor, activation: str) -> Tensor:
     return x
 
 
+class LayOut(Protocol):
+    """From a weight [out, in] and a bias [out] to a linear layer."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, activation: Activation = "none", /) -> Product: ...
+
+
 def linear(weight: Tensor, bias: Tensor | None, activation: Activation = "none") -> Product:
     """``activation(x @ weight.T + bias)`` as fast as this device can. ``weight`` [out, in], ``bias`` [out]."""
     if arithmetic(weight.device, weight.dtype) is not weight.dtype:

@@ -10,11 +10,13 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
+from sie_bundle.engine import native
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.cost import Fit, reading
 from sie_bundle.engine.heads import heads
@@ -86,7 +88,24 @@ class Encoder(Protocol):
 class EncoderModel:
     """A model of the catalogue: one encoder, one or several heads."""
 
-    def __init__(self, checkpoint: Checkpoint, device: str = "cpu", precision_wanted: str = "auto") -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: str = "cpu",
+        precision_wanted: str = "auto",
+        kernels: Path | None = native.KEPT,
+    ) -> None:
+        """Read and lay out its parameters.
+
+        Args:
+            checkpoint: its files.
+            device: as torch names it.
+            precision_wanted: "auto", "float32", "bfloat16" or "float16".
+            kernels: where compiled code for this CPU is kept (``native``); None: torch computes each step.
+
+        Raises:
+            ModelLoadFailedError: files that contradict the spec or each other.
+        """
         architecture, extract = checkpoint.architecture, checkpoint.spec.tasks.extract
         on = torch.device(device)
         self.spec = checkpoint.spec
@@ -95,7 +114,7 @@ class EncoderModel:
         self.fit = Fit()
         with torch.inference_mode():
             parameters = Parameters(architecture, checkpoint.tensors, on, precision(on, precision_wanted))
-            self._encoder = _encoder(checkpoint, parameters)
+            self._encoder = _encoder(checkpoint, parameters, kernels)
             self._heads = heads(checkpoint, parameters)
         self.heads = tuple(self._heads)
         self.bytes = parameters.bytes
@@ -150,11 +169,11 @@ class EncoderModel:
             self.fit.observe(reading([length] * texts, time.monotonic() - started))
 
 
-def _encoder(checkpoint: Checkpoint, parameters: Parameters) -> Encoder:
+def _encoder(checkpoint: Checkpoint, parameters: Parameters, kernels: Path | None) -> Encoder:
     """The family's way in; where texts cannot be packed, they are padded."""
     way = checkpoint.architecture.family.way
     if way == "packed":
-        return PackedEncoder(checkpoint.architecture, parameters)
+        return PackedEncoder(checkpoint.architecture, parameters, _library(parameters, kernels))
     from sie_bundle.engine.padded_encoder import PaddedEncoder
     from sie_bundle.engine.transformers_encoder import Body, NotPackable, TransformersEncoder
 
@@ -170,8 +189,20 @@ def _encoder(checkpoint: Checkpoint, parameters: Parameters) -> Encoder:
     return encoder
 
 
-def load(checkpoint: Checkpoint, device: str = "cpu", precision: str = "auto") -> Model:
+def _library(parameters: Parameters, kernels: Path | None) -> native.Library | None:
+    """The compiled code of a pass, where this device and its arithmetic have any."""
+    if parameters.device.type != "cpu" or kernels is None:
+        return None
+    variant = native.variant(parameters.computed)
+    return native.library(variant, kernels) if variant else None
+
+
+def load(
+    checkpoint: Checkpoint, device: str = "cpu", precision: str = "auto", kernels: Path | None = native.KEPT
+) -> Model:
     """The checkpoint's model on a device, by its family or by an adapter, after a first forward pass.
+
+    Args as of `EncoderModel`.
 
     Raises:
         ModelLoadFailedError: files that contradict the spec or each other, or a forward pass that is not finite.
@@ -180,6 +211,6 @@ def load(checkpoint: Checkpoint, device: str = "cpu", precision: str = "auto") -
         precision = checkpoint.spec.precision
     for entry in entry_points(group=ADAPTERS, name=checkpoint.spec.family):
         return cast("Load", entry.load())(checkpoint, device, precision)
-    model = EncoderModel(checkpoint, device, precision)
+    model = EncoderModel(checkpoint, device, precision, kernels)
     model.try_out()
     return model

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from sie_bundle.engine import cpu_attention, layer
+from sie_bundle.engine import cpu_attention, layer, native
 from sie_bundle.engine.attention import kernel
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.finite import Finite
+from sie_bundle.engine.fused import Fused
 from sie_bundle.engine.layer import Attention, FeedForward, Layer
-from sie_bundle.engine.linear import Activation, activation
+from sie_bundle.engine.linear import Activation, LayOut, activation, linear, plain
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.positions import RelativeBias, Rotation, slopes
@@ -30,8 +31,15 @@ from sie_bundle.engine.sight import Sight
 class PackedEncoder:
     """An encoder with its parameters."""
 
-    def __init__(self, architecture: Architecture, parameters: Parameters) -> None:
+    def __init__(
+        self, architecture: Architecture, parameters: Parameters, library: native.Library | None = None
+    ) -> None:
         """Take what the family's record names.
+
+        Args:
+            architecture: the family and its sizes.
+            parameters: the checkpoint's.
+            library: computes the layers on a CPU; None: torch does.
 
         Raises:
             ModelLoadFailedError: a tensor is missing, or the activation is unknown.
@@ -52,12 +60,16 @@ class PackedEncoder:
         self._ropes: list[Rope] = list(dict.fromkeys(config.ropes)) if family.rotates else []
         self._windows = list(dict.fromkeys(config.windows))
         shared = "{}" not in family.layer
+        self._lay_out = plain if library else linear
         layers = [self._layer(architecture, parameters, i) for i in range(1 if shared else config.num_hidden_layers)]
-        self._layers = layers * config.num_hidden_layers if shared else layers
+        layers = layers * config.num_hidden_layers if shared else layers
+        self._fused = Fused(library, layers, parameters.computed) if library else None
+        self._layers = [] if library else layers
         # Read from Python's named tuples once, and not for every pass.
-        self._kept = cast("list[Layer]", torch._C.ScriptList(self._layers))
+        self._kept = cast("list[Layer]", torch._C.ScriptList(self._layers)) if self._layers else []
         self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
-        self._rotation = Rotation(config.head_size, parameters.device, parameters.computed)
+        turning = torch.float32 if self._fused else parameters.computed
+        self._rotation = Rotation(config.head_size, parameters.device, turning)
         bias = f"{prefix}{family.relative_bias}.weight"
         self._bias = RelativeBias(parameters.take(bias, parameters.stream)) if family.relative_bias else None
         self._slopes = slopes(config.num_attention_heads, parameters.device) if family.alibi else None
@@ -72,12 +84,14 @@ class PackedEncoder:
 
     def _states(self, packed: Packed) -> Tensor:
         tokens = len(packed.ids)
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and not self._fused:
             packed = _with_room(packed, self._made_by_size)
         x = self._embed(packed)
         turns = [self._rotation(packed, rope) for rope in self._ropes]
         sights = self._sights(packed)
-        if self.device.type == "cpu":
+        if self._fused:
+            x = self._fused(x, packed, turns, sights)
+        elif self.device.type == "cpu":
             views = [cpu_attention.view(packed, sight, self._computed, len(x)) for sight in sights]
             x = layer.passed_at_once(x, self._kept, turns, views)
         else:
@@ -109,16 +123,16 @@ class PackedEncoder:
             attention=Attention(
                 heads=config.num_attention_heads,
                 key_heads=config.key_value_heads,
-                qkv=parameters.linear([prefix + name for name in family.qkv]),
+                qkv=parameters.linear([prefix + name for name in family.qkv], lay_out=self._lay_out),
                 q_norm=parameters.norm(prefix + family.q_norm) if family.q_norm else None,
                 k_norm=parameters.norm(prefix + family.k_norm) if family.k_norm else None,
-                output=parameters.linear([prefix + family.attention_output]),
+                output=parameters.linear([prefix + family.attention_output], lay_out=self._lay_out),
                 rope=self._ropes.index(config.ropes[i]) if family.rotates else -1,
                 sight=self._windows.index(config.windows[i]),
             ),
             attention_norm=parameters.norm(first) if f"{first}.weight" in parameters else None,
             between_norm=parameters.norm(prefix + family.between_norm) if family.between_norm else None,
-            feed_forward=_feed_forward(architecture, parameters, prefix),
+            feed_forward=_feed_forward(architecture, parameters, prefix, self._lay_out),
             output_norm=parameters.norm(prefix + family.output_norm),
             pre_norm=family.pre_norm,
         )
@@ -148,13 +162,13 @@ def rounded(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def _feed_forward(architecture: Architecture, parameters: Parameters, prefix: str) -> FeedForward:
+def _feed_forward(architecture: Architecture, parameters: Parameters, prefix: str, lay_out: LayOut) -> FeedForward:
     family = architecture.family
     act = activation(architecture.config.hidden_act)
     names = [prefix + name for name in family.up]
-    down = parameters.linear([prefix + family.down])
+    down = parameters.linear([prefix + family.down], lay_out=lay_out)
     if family.gate == "none":
-        return FeedForward(parameters.linear(names, act), None, down)
+        return FeedForward(parameters.linear(names, act, lay_out=lay_out), None, down)
     acts: tuple[Activation, Activation] = (act, "none") if family.gate == "first" else ("none", act)
-    first, second = parameters.halves(names, acts)
+    first, second = parameters.halves(names, acts, lay_out)
     return FeedForward(first, second, down)

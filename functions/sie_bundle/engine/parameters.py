@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.layer import Norm
-from sie_bundle.engine.linear import ACTIVATIONS, Activation, Linear, Product, activation, linear
+from sie_bundle.engine.linear import ACTIVATIONS, Activation, LayOut, Linear, Product, activation, linear
 from sie_bundle.engine.precision import arithmetic
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -74,7 +74,12 @@ class Parameters:
         return Norm(weight, bias, self._architecture.config.layer_norm_eps, rms)
 
     def linear(
-        self, names: Sequence[str], activation: Activation = "none", *, dtype: torch.dtype | None = None
+        self,
+        names: Sequence[str],
+        activation: Activation = "none",
+        *,
+        dtype: torch.dtype | None = None,
+        lay_out: LayOut = linear,
     ) -> Product:
         """One linear layer from the named ones, side by side. ``dtype``: another than ``self.dtype``."""
         kind = dtype or self.dtype
@@ -83,16 +88,21 @@ class Parameters:
         if biases and len(biases) < len(names):
             raise ModelLoadFailedError(f"Of {', '.join(names)} only some have a bias.", reason="corrupt")
         bias = torch.cat(biases) if biases else None
-        return linear(weight, bias, activation)
+        return lay_out(weight, bias, activation)
 
-    def halves(self, names: Sequence[str], activations: tuple[Activation, Activation]) -> tuple[Product, Product]:
+    def halves(
+        self, names: Sequence[str], activations: tuple[Activation, Activation], lay_out: LayOut
+    ) -> tuple[Product, Product]:
         """Two linear layers of one size: named one by one, or stored in one tensor with the first on top."""
         if len(names) == 2:
-            return self.linear(names[:1], activations[0]), self.linear(names[1:], activations[1])
+            one, other = (
+                self.linear([name], act, lay_out=lay_out) for name, act in zip(names, activations, strict=True)
+            )
+            return one, other
         weights = self.take(f"{names[0]}.weight", self.dtype).chunk(2)
         bias = f"{names[0]}.bias"
         biases = self.take(bias, self.dtype).chunk(2) if bias in self else (None, None)
-        first, second = (linear(*layer) for layer in zip(weights, biases, activations, strict=True))
+        first, second = (lay_out(*layer) for layer in zip(weights, biases, activations, strict=True))
         return first, second
 
     def head(self, description: str, *, vocabulary: bool = False) -> list[Linear]:

@@ -18,6 +18,7 @@ from sie_sdk.errors import ConfigurationError
 
 log = logging.getLogger("sie.bundle.precision")
 
+CPU = torch.device("cpu")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 WORTH = 1.25

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from sie_bundle.engine import label_tokenizer
+from sie_bundle.engine.native import KEPT
 from sie_bundle.engine.tokenization import Tokenizer
 from sie_bundle.weights import weights
 from sie_bundle.weights.weights import Weights
@@ -64,6 +65,7 @@ class Loader:
         cache_dir: see `weights.resolve`.
         device: see `model.load`.
         precision: see `model.load`.
+        kernels: likewise.
         progress: how many forward passes the device has finished; while it grows, models are made at a slow pace.
     """
 
@@ -73,12 +75,14 @@ class Loader:
         cache_dir: Path,
         device: str,
         precision: str,
+        kernels: Path | None = KEPT,
         progress: Callable[[], int] = lambda: 0,
     ) -> None:
         self._weights_dir = weights_dir
         self._cache_dir = cache_dir
         self._device = device
         self._precision = precision
+        self._kernels = kernels
         self._progress = progress
         self.pins = device.split(":")[0] == "cuda"
         """Whether checkpoints are copied to the host's memory; else they are mapped, in pages the system keeps."""
@@ -179,9 +183,10 @@ class Loader:
             checkpoint.tensors = Paced(checkpoint.tensors, Pace(self._progress))
         with _own_stream(self._device):
             if opened.fit is None:
-                return load(checkpoint, self._device, self._precision)
+                return load(checkpoint, self._device, self._precision, self._kernels)
             wanted = checkpoint.spec.precision
-            model = EncoderModel(checkpoint, self._device, self._precision if wanted == "auto" else wanted)
+            precision = self._precision if wanted == "auto" else wanted
+            model = EncoderModel(checkpoint, self._device, precision, self._kernels)
             model.fit = opened.fit
             return model
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sie_bundle.engine.native import KEPT
 from sie_bundle.residency import memory
 from sie_bundle.residency.load_failure import Failure, Failures, classify
 from sie_bundle.residency.loading import Loader, Opened
@@ -56,6 +57,7 @@ class Residency:
         pinned: names of variants that are never let go.
         device: where models run, as torch names it.
         precision: the numbers they compute with, see `precision.precision`.
+        kernels: where compiled code is kept, see `native`; None: there is to be none.
         progress: how many forward passes the device has finished, see `loading.Loader`.
         clock: seconds, for last uses and pauses.
         chance: random numbers in [0, 1), for the pauses' jitter.
@@ -75,6 +77,7 @@ class Residency:
         pinned: Collection[str] = (),
         device: str = "cpu",
         precision: str = "auto",
+        kernels: Path | None = KEPT,
         progress: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
@@ -86,7 +89,7 @@ class Residency:
         self._device = device
         self._reading = reading or memory.of(device)
         self._host_reading = host_reading
-        self._loader = Loader(weights_dir, cache_dir, device, precision, progress)
+        self._loader = Loader(weights_dir, cache_dir, device, precision, kernels, progress)
         self._models: Tier[Model] = Tier(max_bytes, pinned, clock)
         self._checkpoints: Tier[Opened] = Tier(host_bytes, pinned, clock)
         self._sizes: dict[ModelSpec, int] = {}

@@ -1,0 +1,150 @@
+// Attention of one head of one text: some queries at a time, over the keys that any of them sees.
+//
+// Owns the layout of a head's keys and values, what is added to scores, and their softmax. Nothing is shared between
+// texts, so that none can spoil another.
+#pragma once
+
+#include "product.h"
+
+struct Sight {
+  int32_t causal;
+  int32_t window;     // tokens to each side; -1: all
+  const float* bias;  // [heads, side, side], or null
+  int64_t side;
+  const float* slopes;  // [heads], or null
+};
+
+constexpr float UNSEEN = -1e30f;
+
+// Room of one thread, for texts of up to so many tokens.
+struct HeadRoom {
+  uint32_t* keys;    // panels of 32 keys, [size / UNIT][32] units each
+  uint32_t* values;  // panels of 32 dimensions, [keys / UNIT][32] units each
+  float* scores;     // [BLOCK][tokens]
+  Number* weights;   // [BLOCK][tokens]
+
+  static long bytes(long tokens, long size) {
+    tokens = whole(tokens), size = whole(size);
+    return 2 * (tokens * size * sizeof(Number) + 64) + BLOCK * tokens * (4 + sizeof(Number)) + 128;
+  }
+  HeadRoom(char* room, long tokens, long size) {
+    tokens = whole(tokens), size = whole(size);
+    keys = (uint32_t*)room, room += tokens * size * sizeof(Number) + 64;
+    values = (uint32_t*)room, room += tokens * size * sizeof(Number) + 64;
+    scores = (float*)room, room += BLOCK * tokens * 4 + 64;
+    weights = (Number*)room;
+  }
+};
+
+// Rows of numbers become columns of units: key after key, [tokens][size] to panels. Behind the last there are zeros.
+static inline void pack_keys(const Number* from, long stride, int tokens, int size, uint32_t* to) {
+  int units = whole(size) / UNIT, own = (size + UNIT - 1) / UNIT;
+  for (int first = 0; first < tokens; first += PANEL, to += units * PANEL) {
+    int some = tokens - first < PANEL ? tokens - first : PANEL;
+    if (some < PANEL || own < units) memset(to, 0, units * PANEL * 4);
+    for (int key = 0; key < some; key++) {
+      const Number* row = from + (first + key) * stride;
+      for (int unit = 0; unit < own; unit++) memcpy(to + unit * PANEL + key, row + unit * UNIT, 4);
+      if (UNIT == 2 && size % 2) to[(own - 1) * PANEL + key] &= 0xffff;
+    }
+  }
+}
+
+// Units of consecutive keys: [tokens][size] to panels of 32 dimensions.
+static inline void pack_values(const Number* from, long stride, int tokens, int size, uint32_t* to) {
+  int units = whole(tokens) / UNIT;
+  for (int first = 0; first < size; first += PANEL, to += units * PANEL) {
+    int some = size - first < PANEL ? size - first : PANEL;
+    for (int unit = 0; unit < units; unit++) {
+      uint32_t* row = to + unit * PANEL;
+      const Number* a = from + (long)unit * UNIT * stride + first;
+#ifdef SIE_BFLOAT16
+      if (some == PANEL && 2 * unit + 1 < tokens) {
+        for (int half = 0; half < PANEL; half += 16) {
+          __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(a + half)));
+          __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(a + stride + half)));
+          _mm512_storeu_si512(row + half, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+        continue;
+      }
+#endif
+      memset(row, 0, PANEL * 4);
+      for (int part = 0; part < UNIT && unit * UNIT + part < tokens; part++) {
+        for (int i = 0; i < some; i++) ((Number*)row)[i * UNIT + part] = a[part * stride + i];
+      }
+    }
+  }
+}
+
+// From scores of one query, [low, high), to weights whose sum is returned; the query at `place` sees keys [from, to).
+static inline float softmax(float* scores, Number* weights, int low, int high, int from, int to, int place, float scale,
+                            const float* bias, float slope) {
+  if (bias || slope != 0) {
+    for (int key = from; key < to; key++) {
+      int distance = key > place ? key - place : place - key;
+      scores[key - low] = scores[key - low] * scale + (bias ? bias[key] : 0) + slope * distance;
+    }
+    scale = 1;
+  }
+  Vector most = all(UNSEEN), sum = {};
+  for (int at = low; at < to; at += WIDTH) {
+    Vector score = load(scores + at - low);
+    most = greater(most, at < from || at + WIDTH > to ? within(score, at, from, to, UNSEEN) : score);
+  }
+  scale *= LOG2_E;
+  float top = largest(most) * scale;
+  for (int at = low; at < high; at += WIDTH) {
+    Vector weight = {};
+    if (at < to) {
+      weight = power_of_two(load(scores + at - low) * scale - top);
+      if (at < from || at + WIDTH > to) weight = within(weight, at, from, to, 0);
+      sum += weight;
+    }
+    store(weights + at - low, weight);
+  }
+  return total(sum);
+}
+
+// q [tokens, size], k and v [tokens, size] to out [tokens, size], each with its stride; the first `seen` keys are seen.
+static void attend(const Number* q, long stride, const HeadRoom& room, int tokens, int seen, int size,
+                   const Sight& sight, int head, Number* out, long out_stride) {
+  alignas(64) float c[BLOCK * PANEL];
+  float sums[BLOCK];
+  int units = whole(size) / UNIT, all_units = whole(seen) / UNIT, window = sight.window < 0 ? tokens : sight.window;
+  float scale = 1.0f / __builtin_sqrtf(size);
+  for (int first = 0; first < tokens; first += BLOCK) {
+    int some = tokens - first < BLOCK ? tokens - first : BLOCK, last = first + some - 1;
+    int low = first > window ? (first - window) / PANEL * PANEL : 0;
+    int high = sight.causal ? last + 1 : last + window + 1;
+    high = whole(high < seen ? high : seen);
+    low = low < high ? low : high - PANEL;
+    long width = high - low;
+    for (int key = low; key < high; key += PANEL) {
+      const uint32_t* keys = room.keys + (long)(key / PANEL) * units * PANEL;
+      multiply(q + first * stride, stride, some, keys, units, room.scores + key - low, width);
+    }
+    for (int row = 0; row < some; row++) {
+      int place = first + row, from = place > window ? place - window : 0;
+      int to = sight.causal ? place + 1 : place + window + 1;
+      to = to < seen ? to : seen, to = to > low ? to : low, from = from < to ? from : to;
+      const float* bias = sight.bias ? sight.bias + (head * sight.side + place) * sight.side : nullptr;
+      sums[row] = softmax(room.scores + row * width, room.weights + row * width, low, high, from, to, place, scale,
+                          bias, sight.slopes ? sight.slopes[head] : 0);
+    }
+    for (int column = 0; column < size; column += PANEL) {
+      const uint32_t* values = room.values + (long)(column / PANEL) * all_units * PANEL + low / UNIT * PANEL;
+      multiply(room.weights, width, some, values, width / UNIT, c, PANEL);
+      for (int row = 0; row < some; row++) {
+        Number* to = out + (first + row) * out_stride + column;
+        float share = sums[row] > 0 ? 1.0f / sums[row] : 0;  // of a query that sees nothing
+        if (size - column >= PANEL) {
+          for (int at = 0; at < PANEL; at += WIDTH) store(to + at, load(c + row * PANEL + at) * share);
+        } else {
+          Number made[PANEL];
+          for (int at = 0; at < PANEL; at += WIDTH) store(made + at, load(c + row * PANEL + at) * share);
+          memcpy(to, made, (size - column) * sizeof(Number));
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,158 @@
+// Vectors of float32, and the numbers that products are made of: bfloat16 where the CPU multiplies it, else float32.
+//
+// Owns what differs between instruction sets outside products: how numbers are read, written and rounded, and the
+// functions of them. Everything else is written in GCC's vector extension, which is the same for all of them.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __AVX512F__
+constexpr int WIDTH = 16;
+#else
+constexpr int WIDTH = 8;
+#endif
+typedef float Vector __attribute__((vector_size(WIDTH * 4)));
+typedef int32_t Whole __attribute__((vector_size(WIDTH * 4)));
+typedef float Anywhere __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias));
+
+static inline Vector load(const float* from) { return *(const Anywhere*)from; }
+static inline void store(float* to, Vector x) { *(Anywhere*)to = x; }
+static inline Vector all(float x) { return x - Vector{}; }
+#ifdef __AVX512F__
+static inline Vector greater(Vector a, Vector b) { return (Vector)_mm512_max_ps((__m512)a, (__m512)b); }
+static inline Vector lesser(Vector a, Vector b) { return (Vector)_mm512_min_ps((__m512)a, (__m512)b); }
+static inline float total(Vector x) { return _mm512_reduce_add_ps((__m512)x); }
+static inline float largest(Vector x) { return _mm512_reduce_max_ps((__m512)x); }
+static inline Vector rounded(Vector x) { return (Vector)_mm512_roundscale_ps((__m512)x, 8); }
+static inline Vector scaled(Vector x, Vector power) { return (Vector)_mm512_scalef_ps((__m512)x, (__m512)power); }
+#else
+static inline Vector greater(Vector a, Vector b) { return (Vector)_mm256_max_ps((__m256)a, (__m256)b); }
+static inline Vector lesser(Vector a, Vector b) { return (Vector)_mm256_min_ps((__m256)a, (__m256)b); }
+static inline float total(Vector x) {
+  __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+static inline float largest(Vector x) {
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+static inline Vector rounded(Vector x) { return (Vector)_mm256_round_ps((__m256)x, 8); }
+static inline Vector scaled(Vector x, Vector power) {
+  return x * (Vector)((__builtin_convertvector(power, Whole) + 127) << 23);
+}
+#endif
+
+// x where its lanes, of which the first is number `at`, are from `from` to before `to`; else `rest`.
+static inline Vector within(Vector x, int at, int from, int to, float rest) {
+  Whole lane = Whole{0,
+                     1,
+                     2,
+                     3,
+                     4,
+                     5,
+                     6,
+                     7
+#ifdef __AVX512F__
+                     ,
+                     8,
+                     9,
+                     10,
+                     11,
+                     12,
+                     13,
+                     14,
+                     15
+#endif
+               } +
+               at;
+  return lane >= from ? (lane < to ? x : all(rest)) : all(rest);
+}
+
+#ifdef SIE_BFLOAT16
+typedef uint16_t Number;
+static inline Vector load(const Number* from) {
+  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16);
+}
+static inline void store(Number* to, Vector x) {
+  _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+}
+#else
+typedef float Number;
+#endif
+
+constexpr int UNIT = 4 / sizeof(Number);  // numbers in 32 bits, which is what products step over
+
+constexpr float LOG2_E = 1.44269504f;
+
+#ifdef SIE_BFLOAT16
+constexpr float POWERS[] = {9.570101553e-03f, 5.591786029e-02f, 2.402474484e-01f, 6.931218147e-01f, 9.999992614e-01f};
+#else
+constexpr float POWERS[] = {1.534581166e-04f, 1.339993122e-03f, 9.618488958e-03f, 5.550328777e-02f,
+                            2.402264689e-01f, 6.931472057e-01f, 1.000000001e+00f};
+#endif
+
+// 2 to the x, up to 127, to the last bits of a number, and 2^-126 below that: the whole part of x by the exponent, the
+// rest by a polynomial that was fitted to it.
+static inline Vector power_of_two(Vector x) {
+  x = greater(x, all(-126.0f));
+  Vector whole = rounded(x), rest = x - whole;
+  Vector y = rest * POWERS[0] + POWERS[1];
+  for (unsigned i = 2; i < sizeof(POWERS) / sizeof(*POWERS); i++) y = y * rest + POWERS[i];
+  return scaled(y, whole);
+}
+
+static inline Vector exponential(Vector x) { return power_of_two(lesser(x * LOG2_E, all(126.0f))); }
+
+static inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
+
+// x times the share of a normal distribution below x.
+static inline Vector gelu(Vector x) {
+#ifdef SIE_BFLOAT16
+  // The share less a half is x times a polynomial of its square, which was fitted up to 4 to 2e-4 of the result.
+  Vector near = greater(lesser(x, all(4.0f)), all(-4.0f)), square = near * near;
+  Vector y = square * 6.740300096e-11f - 6.066839005e-09f;
+  y = y * square + 2.440825061e-07f;
+  y = y * square - 5.860568132e-06f;
+  y = y * square + 9.493995272e-05f;
+  y = y * square - 1.112854466e-03f;
+  y = y * square + 9.815796037e-03f;
+  y = y * square - 6.632362158e-02f;
+  y = y * square + 3.988810097e-01f;
+  return x * (near * y + 0.5f);
+#else
+  // By the error function of Abramowitz and Stegun, 7.1.26.
+  Vector size = (Vector)((Whole)x & 0x7fffffff) * 0.70710678f;
+  Vector t = 1.0f / (1.0f + 0.3275911f * size);
+  Vector y = 1.061405429f * t - 1.453152027f;
+  y = y * t + 1.421413741f;
+  y = y * t - 0.284496736f;
+  y = y * t + 0.254829592f;
+  Vector beyond = 0.5f * x * y * t * exponential(-size * size);
+  return x > 0.0f ? x - beyond : beyond;
+#endif
+}
+
+enum Activation { NONE, GELU, GELU_TANH, RELU, SILU, TANH };
+
+template <int ACTIVATION>
+static inline Vector activated(Vector x) {
+  switch (ACTIVATION) {
+    case GELU:
+      return gelu(x);
+    case GELU_TANH:
+      return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));
+    case RELU:
+      return greater(x, all(0.0f));
+    case SILU:
+      return x * sigmoid(x);
+    case TANH:
+      return 2.0f * sigmoid(2.0f * x) - 1.0f;
+    default:
+      return x;
+  }
+}

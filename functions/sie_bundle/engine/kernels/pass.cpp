@@ -1,0 +1,247 @@
+// A pass of a batch through all layers of an encoder, as one call without Python: the CPU's way through `layer.passed`.
+//
+// Owns the order of the steps, which is that module's, and the room between them. A layer is attention, then everything
+// that is computed token by token, some rows at a time, so that what one step leaves is in the cache when the next
+// comes. States stay float32; what is multiplied is of the type `Number`. Structures are those of fused.py, field by
+// field.
+#include <omp.h>
+
+#include "attention.h"
+
+struct Norm {
+  const float* weight;
+  const float* bias;  // or null
+  float eps;
+  int32_t rms;
+  int32_t size;
+  int32_t exists;
+};
+
+struct Layer {
+  Product qkv, output, up, gate, down;  // a gate of no rows is none
+  Norm q_norm, k_norm, attention_norm, between_norm, output_norm;
+  int32_t turn;   // which of the batch's; -1: none
+  int32_t sight;  // which of the batch's
+};
+
+// The rotation of each token's place, [tokens][size] each.
+struct Turn {
+  const float* cosines;
+  const float* sines;
+};
+
+struct Pass {
+  float* states;  // [tokens][hidden], in and out
+  char* room;
+  const Layer* layers;
+  const Turn* turns;
+  const Sight* sights;
+  const int32_t* bounds;  // [texts + 1]
+  const int32_t* seen;    // [texts]: so many tokens of each, from its first, are attended to
+  int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
+};
+
+constexpr int ROWS =
+    BLOCK == 32
+        ? 256
+        : 252;  // rows between two attentions at a time: with their inner states they fit the second-level cache
+
+// Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
+// time.
+struct Room {
+  Number* normed;  // [tokens][hidden]
+  Number* qkv;     // [tokens][out of qkv]
+  Number* seen;    // [tokens][in of output]: what attention gives
+  Number* inner;   // [ROWS][in of down]
+  float* before;   // [tokens][hidden], where a layer's input is added a second time
+  char* own;       // of each thread
+  long own_bytes, bytes;
+
+  static long most(long a, long b) { return a > b ? a : b; }
+
+  Room(const Pass& of) {
+    char* at = of.room;
+    long rows = of.tokens + BLOCK, in = 0;
+    bool between = false;
+    auto take = [&](long bytes) {
+      char* taken = at;
+      at += (bytes + 63) / 64 * 64;
+      return taken;
+    };
+    const Layer& first = of.layers[0];
+    for (int i = 0; i < of.count; i++) {
+      const Layer& layer = of.layers[i];
+      in = most(in, most(most(layer.qkv.inward, layer.output.inward), most(layer.up.inward, layer.down.inward)));
+      between |= layer.between_norm.exists;
+    }
+    normed = (Number*)take(rows * of.hidden * sizeof(Number));
+    qkv = (Number*)take(rows * first.qkv.outward * sizeof(Number));
+    seen = (Number*)take(rows * first.output.inward * sizeof(Number));
+    inner = (Number*)take((ROWS + BLOCK) * first.down.inward * sizeof(Number));
+    before = (float*)take(between ? (long)of.tokens * of.hidden * 4 : 0);
+    own_bytes = (most(in * PANEL * 4, HeadRoom::bytes(of.longest, of.size)) + 63) / 64 * 64;
+    own = take(own_bytes * of.threads);
+    bytes = at - of.room + 64;
+  }
+};
+
+// x [columns] normed, to `kept` and as numbers to `to`, either of which may be null. Without a norm: as it is. Behind
+// the norm's own size there are zeros, before and after.
+static inline void normed_row(const float* x, const Norm& norm, int columns, float* kept, Number* to) {
+  Vector sum = {}, squares = {}, shift = {}, scale = {};
+  if (norm.exists) {
+    for (int at = 0; !norm.rms && at < columns; at += WIDTH) sum += load(x + at);
+    shift = all(total(sum) / norm.size);
+    for (int at = 0; at < columns; at += WIDTH) {
+      Vector apart = load(x + at) - shift;
+      if (at + WIDTH > norm.size) apart = within(apart, at, 0, norm.size, 0);
+      squares += apart * apart;
+    }
+    scale = all(1.0f / __builtin_sqrtf(total(squares) / norm.size + norm.eps));
+  }
+  for (int at = 0; at < columns; at += WIDTH) {
+    Vector y = load(x + at);
+    if (norm.exists) y = (y - shift) * scale * load(norm.weight + at);
+    if (norm.bias) y += load(norm.bias + at);
+    if (kept) store(kept + at, y);
+    if (to) store(to + at, y);
+  }
+}
+
+// Queries or keys of one token, [heads][size], normed and turned by its place; room for three times as many numbers.
+static inline void placed(Number* row, int heads, int size, const Norm& norm, const float* cosines, const float* sines,
+                          float* room) {
+  int wide = norm.exists ? norm.size : size, columns = whole(wide);
+  for (Number* from = row; from < row + heads * size; from += wide) {
+    float *x = room, *turned = room + columns;
+    Number* made = (Number*)(room + 2 * columns);
+    for (int at = 0; at < columns; at += WIDTH) store(x + at, within(load(from + at), at, 0, wide, 0));
+    if (norm.exists) normed_row(x, norm, columns, x, nullptr);
+    for (int i = 0; cosines && i < wide; i++) {
+      int place = i % size, other = place < size / 2 ? i + size / 2 : i - size / 2;
+      turned[i] = x[i] * cosines[place] + x[other] * sines[place];
+    }
+    for (int at = 0; at < columns; at += WIDTH) store(made + at, load((cosines ? turned : x) + at));
+    memcpy(from, made, wide * sizeof(Number));
+  }
+}
+
+// Queries, keys and values of some rows, from their normed states.
+static void queried(const Pass& of, const Layer& layer, const Room& room, uint32_t* own, int first, int rows) {
+  Number* qkv = room.qkv + (long)first * layer.qkv.outward;
+  long stride = layer.qkv.outward;
+  multiplied(room.normed + (long)first * of.hidden, of.hidden, rows, layer.qkv, own,
+             [=](int row, int column, Vector x) { store(qkv + row * stride + column, x); });
+  if (!layer.q_norm.exists && layer.turn < 0) return;
+#pragma omp for schedule(static)
+  for (int row = 0; row < rows; row++) {
+    const float *cosines = nullptr, *sines = nullptr;
+    if (layer.turn >= 0) {
+      cosines = of.turns[layer.turn].cosines + (long)(first + row) * of.size;
+      sines = of.turns[layer.turn].sines + (long)(first + row) * of.size;
+    }
+    placed(qkv + row * stride, of.heads, of.size, layer.q_norm, cosines, sines, (float*)own);
+    placed(qkv + row * stride + of.heads * of.size, of.key_heads, of.size, layer.k_norm, cosines, sines, (float*)own);
+  }
+}
+
+static void attended(const Pass& of, const Layer& layer, const Room& room, char* own) {
+  long stride = layer.qkv.outward, keys = of.heads * of.size, values = keys + of.key_heads * of.size;
+  int each = of.heads / of.key_heads;
+  HeadRoom head_room(own, of.longest, of.size);
+#pragma omp for schedule(dynamic)
+  for (int job = 0; job < of.texts * of.key_heads; job++) {
+    int text = job / of.key_heads, key_head = job % of.key_heads;
+    int start = of.bounds[text], tokens = of.bounds[text + 1] - start;
+    const Number* rows = room.qkv + start * stride;
+    pack_keys(rows + keys + key_head * of.size, stride, of.seen[text], of.size, head_room.keys);
+    pack_values(rows + values + key_head * of.size, stride, of.seen[text], of.size, head_room.values);
+    for (int head = key_head * each; head < (key_head + 1) * each; head++) {
+      attend(rows + head * of.size, stride, head_room, tokens, of.seen[text], of.size, of.sights[layer.sight], head,
+             room.seen + (long)start * layer.output.inward + head * of.size, layer.output.inward);
+    }
+  }
+}
+
+// States of some rows behind a layer, of what attention saw; `next`: the layer that takes them, if any.
+static void fed(const Pass& of, const Layer& layer, const Layer* next, const Room& room, uint32_t* own, int first,
+                int rows) {
+  long hidden = of.hidden;
+  float* states = of.states + first * hidden;
+  float* before = room.before + first * hidden;
+  Number *normed = room.normed + first * hidden, *inner = room.inner;
+  auto add = [=](int row, int column, Vector x) {
+    float* to = states + row * hidden + column;
+    store(to, load(to) + x);
+  };
+  auto norm_all = [=](const Norm& norm, bool keep) {
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++) {
+      float* x = states + row * hidden;
+      normed_row(x, norm, hidden, keep ? x : nullptr, normed + row * hidden);
+    }
+  };
+  if (layer.between_norm.exists) {
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++) memcpy(before + row * hidden, states + row * hidden, hidden * 4);
+  }
+  multiplied(room.seen + (long)first * layer.output.inward, layer.output.inward, rows, layer.output, own, add);
+  norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
+  if (layer.between_norm.exists) {
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++) {
+      float *x = states + row * hidden, *input = before + row * hidden;
+      for (int at = 0; at < hidden; at += WIDTH) store(x + at, load(x + at) + load(input + at));
+    }
+    norm_all(layer.between_norm, true);
+  }
+  long stride = layer.up.outward;
+  multiplied(normed, hidden, rows, layer.up, own,
+             [=](int row, int column, Vector x) { store(inner + row * stride + column, x); });
+  if (layer.gate.outward) {
+    multiplied(normed, hidden, rows, layer.gate, own, [=](int row, int column, Vector x) {
+      Number* to = inner + row * stride + column;
+      store(to, load(to) * x);
+    });
+  }
+  multiplied(inner, stride, rows, layer.down, own, add);
+  if (!of.pre_norm) {
+    norm_all(layer.output_norm, true);
+  } else if (next) {
+    norm_all(next->attention_norm, false);
+  }
+  if (next) queried(of, *next, room, own, first, rows);
+}
+
+extern "C" int64_t room_bytes(const Pass* of) { return Room(*of).bytes; }
+
+extern "C" void pass(const Pass* given) {
+  const Pass& of = *given;
+  Room room(of);
+  long unused = of.layers[0].output.inward - of.heads * of.size;
+  for (long row = 0; unused && row < of.tokens; row++) {
+    memset(room.seen + (row + 1) * of.layers[0].output.inward - unused, 0, unused * sizeof(Number));
+  }
+#pragma omp parallel num_threads(of.threads)
+  {
+    Tiles tiles;
+    (void)tiles;
+    char* own = room.own + omp_get_thread_num() * room.own_bytes;
+    Norm first_norm = of.pre_norm ? of.layers[0].attention_norm : Norm{};
+#pragma omp for schedule(static)
+    for (int row = 0; row < of.tokens; row++) {
+      normed_row(of.states + (long)row * of.hidden, first_norm, of.hidden, nullptr,
+                 room.normed + (long)row * of.hidden);
+    }
+    auto blocks = [&](auto each) {
+      for (int first = 0; first < of.tokens; first += ROWS)
+        each(first, of.tokens - first < ROWS ? of.tokens - first : ROWS);
+    };
+    blocks([&](int first, int rows) { queried(of, of.layers[0], room, (uint32_t*)own, first, rows); });
+    for (int i = 0; i < of.count; i++) {
+      attended(of, of.layers[i], room, own);
+      const Layer* next = i + 1 < of.count ? &of.layers[i + 1] : nullptr;
+      blocks([&](int first, int rows) { fed(of, of.layers[i], next, room, (uint32_t*)own, first, rows); });
+    }
+  }
+}

@@ -1,0 +1,143 @@
+"""The compiled code of a CPU's pass: found for this machine's instructions, or made once by its C++ compiler.
+
+Owns which variant of ``kernels/`` this CPU runs, where libraries are kept, and how one is made. What is called in them
+is ``fused``'s. Nothing depends on it: where there is neither a library nor a compiler, torch computes each step.
+
+    python -m sie_bundle.engine.native               make what this machine needs now, and not at its first request
+    python -m sie_bundle.engine.native --all FOLDER  every variant into a folder, as images do; torch is not needed
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_bundle.cache import default_cache
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("sie.bundle.native")
+
+Library = ctypes.CDLL
+
+SOURCES = Path(__file__).parent / "kernels"
+
+KEPT = Path(default_cache()) / "kernels"
+"""Where libraries are kept unless settings say otherwise."""
+
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "amx": ("-DSIE_BFLOAT16", "-DSIE_AMX", *_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+    "avx512_bf16": ("-DSIE_BFLOAT16", *_AVX512, "-mavx512bf16"),
+    "avx512": _AVX512,
+    "avx2": ("-mavx2",),
+}
+"""The compiler's flags by instruction set; the first two multiply bfloat16, the others float32."""
+
+# Nothing of the C++ library is used. That of OpenMP is the one that torch has loaded: one pool of threads for both.
+FLAGS = (
+    *("-O3", "-std=c++17", "-shared", "-fPIC", "-Wl,--as-needed", "-fopenmp", "-mfma", "-mf16c"),
+    *("-fno-math-errno", "-fno-trapping-math"),
+)
+COMPILERS = ("g++", "c++")
+
+
+def variant(dtype: torch.dtype) -> str | None:
+    """The variant that computes in ``dtype``, float32 or bfloat16, with the best of this CPU; None: there is none."""
+    import torch
+
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    if dtype is torch.bfloat16:
+        if torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx():
+            return "amx"
+        return "avx512_bf16" if torch.cpu._is_avx512_bf16_supported() else None
+    if torch.cpu._is_avx512_supported():
+        return "avx512"
+    return "avx2" if torch.cpu._is_avx2_supported() else None
+
+
+@functools.cache
+def library(of: str, folder: Path) -> Library | None:
+    """A variant's library: from beside the sources, where images have it, or from a folder, made there if need be.
+
+    None: it is in neither and cannot be made, which is logged once.
+    """
+    if (packaged := SOURCES / _name(of)).exists():
+        return Library(str(packaged))
+    try:
+        return Library(str(made(of, folder)))
+    except OSError as error:
+        log.warning("torch computes each step of a pass, which takes up to twice as long: %s", error)
+        return None
+
+
+def made(of: str, folder: Path) -> Path:
+    """The path of a variant's library in a folder; compiled, for some 2 s, unless it is there.
+
+    Raises:
+        OSError: there is no compiler, it fails, or the folder cannot be written.
+    """
+    if (path := folder / _name(of)).exists():
+        return path
+    compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise FileNotFoundError(f"there is no C++ compiler ({' or '.join(COMPILERS)}; CXX names another)")
+    folder.mkdir(parents=True, exist_ok=True)
+    log.info("making %s, once for this machine", path)
+    # Whoever looks for it finds all of it or nothing, however many make it at once.
+    with tempfile.TemporaryDirectory(dir=folder) as beside:
+        unfinished = Path(beside) / path.name
+        command = [compiler, *FLAGS, *VARIANTS[of], str(SOURCES / "pass.cpp"), "-o", str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(f"{compiler} failed: {done.stderr.strip()[-500:]}")
+        unfinished.replace(path)
+    return path
+
+
+@functools.cache
+def _name(of: str) -> str:
+    """A library's file, named by all that it is made from."""
+    digest = hashlib.sha256(" ".join((*FLAGS, *VARIANTS[of])).encode())
+    for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")]):
+        digest.update(source.read_bytes())
+    return f"pass-{of}-{digest.hexdigest()[:16]}.so"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make libraries ahead of time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="every variant, into this folder")
+    folder = parser.parse_args(arguments).all
+    try:
+        if folder:
+            paths = [made(of, folder) for of in VARIANTS]
+        else:
+            from sie_bundle.engine import precision
+
+            dtypes = {precision.arithmetic(precision.CPU, precision.precision(precision.CPU))}
+            paths = [made(of, KEPT) for of in map(variant, dtypes) if of]
+    except OSError as error:
+        sys.stdout.write(f"No compiled kernels, so torch computes each step of a pass: {error}.\n")
+        if folder:
+            sys.exit(1)
+    else:
+        sys.stdout.write("".join(f"{path}\n" for path in paths))
+
+
+if __name__ == "__main__":
+    main()

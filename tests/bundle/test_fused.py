@@ -1,0 +1,305 @@
+"""A pass as one call of compiled code equals torch's steps: each variant that this CPU runs, each kind of layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sie_bundle.engine import cpu_attention, layer, native
+from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, check, panels
+from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
+from sie_bundle.engine.linear import Product, plain
+from sie_bundle.engine.packing import Packed, pack
+from sie_bundle.engine.positions import Turn
+from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.tokenization import Row
+from sie_sdk.errors import ModelLoadFailedError
+from tests.bundle import variants
+
+CPU = torch.device("cpu")
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+def random(*shape: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(*shape) * scale
+
+
+def product(outward: int, inward: int, activation: str = "none", bias: bool = True) -> Product:
+    made = plain(random(outward, inward, scale=inward**-0.5), random(outward, scale=0.1) if bias else None)
+    return made._replace(activation=activation)
+
+
+def norm(size: int, rms: bool = False) -> Norm:
+    return Norm(1 + random(size, scale=0.1), None if rms else random(size, scale=0.1), 1e-5, rms)
+
+
+def a_layer(
+    hidden: int = 64,
+    heads: int = 2,
+    key_heads: int = 2,
+    size: int = 32,
+    inner: int = 96,
+    activation: str = "gelu",
+    gated: bool = False,
+    pre_norm: bool = False,
+    between: bool = False,
+    q_norm: int = 0,
+    rope: int = -1,
+    rms: bool = False,
+    bias: bool = True,
+) -> Layer:
+    return Layer(
+        attention=Attention(
+            heads=heads,
+            key_heads=key_heads,
+            qkv=product((heads + 2 * key_heads) * size, hidden, bias=bias),
+            q_norm=norm(q_norm, rms) if q_norm else None,
+            k_norm=norm(size if q_norm == size else key_heads * size, rms) if q_norm else None,
+            output=product(hidden, heads * size, bias=bias),
+            rope=rope,
+            sight=0,
+        ),
+        attention_norm=norm(hidden, rms),
+        between_norm=norm(hidden, rms) if between else None,
+        feed_forward=FeedForward(
+            product(inner, hidden, activation, bias),
+            product(inner, hidden, bias=bias) if gated else None,
+            product(hidden, inner, bias=bias),
+        ),
+        output_norm=norm(hidden, rms),
+        pre_norm=pre_norm,
+    )
+
+
+def batch(lengths: Sequence[int], seen: int | None = None) -> Packed:
+    return pack([Row(np.arange(each), each, min(seen or each, each)) for each in lengths], CPU)
+
+
+def turns_of(packed: Packed, size: int) -> list[Turn]:
+    angles = packed.positions[:, None, None] * 10_000 ** -(torch.arange(0, size, 2) / size)
+    sines = torch.cat((-angles.sin(), angles.sin()), -1)
+    return [Turn(torch.cat((angles.cos(), angles.cos()), -1), sines)]
+
+
+def stepwise(x: Tensor, layers: Sequence[Layer], packed: Packed, turns: list[Turn], sight: Sight) -> Tensor:
+    """torch's steps, one after the other, in float32."""
+    for each in layers:
+        q, k, v = layer.queried(x, each, turns)
+        x = layer.fed(x, cpu_attention.attend(q, k, v, packed, sight), each)
+    return x
+
+
+def compare(
+    of: str, layers: Sequence[Layer], packed: Packed, sight: Sight | None = None, threads: int = 1, scale: float = 1.0
+) -> Tensor:
+    """Compute both ways and compare; the states [T, hidden]."""
+    dtype = variants.dtype(of)
+    library = native.library(of, variants.FOLDER)
+    assert library is not None
+    x = random(len(packed.ids), layers[0].output_norm.weight.numel(), scale=scale)
+    size = layers[0].attention.output.weight.shape[1] // layers[0].attention.heads  # type: ignore[union-attr]
+    turns = turns_of(packed, size) if layers[0].attention.rope >= 0 else []
+    expected = stepwise(x.clone(), layers, packed, turns, sight or Sight())
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        got = Fused(library, [_in(dtype, each) for each in layers], dtype)(x.clone(), packed, turns, [sight or Sight()])
+    finally:
+        torch.set_num_threads(before)
+    assert got.shape == expected.shape and got.isfinite().all()
+    assert (got - expected).abs().max() < TOLERANCE[dtype] * max(1.0, float(expected.abs().max()))
+    return got
+
+
+def _in(dtype: torch.dtype, of: Layer) -> Layer:
+    def cast(one: Product) -> Product:
+        assert one.weight is not None
+        return one._replace(weight=one.weight.to(dtype))
+
+    attention, forward = of.attention, of.feed_forward
+    return of._replace(
+        attention=attention._replace(qkv=cast(attention.qkv), output=cast(attention.output)),
+        feed_forward=FeedForward(cast(forward.up), cast(forward.gate) if forward.gate else None, cast(forward.down)),
+    )
+
+
+KINDS: dict[str, dict[str, object]] = {
+    "bert": {},
+    "no biases": {"bias": False},
+    "sizes that are no multiple of 32": {"hidden": 40, "heads": 5, "key_heads": 5, "size": 8, "inner": 50},
+    "heads of an odd size": {"hidden": 36, "heads": 3, "key_heads": 3, "size": 12, "inner": 36},
+    "heads of 64": {"hidden": 128, "heads": 2, "key_heads": 2, "size": 64, "inner": 160},
+    "fewer key heads": {"heads": 4, "key_heads": 2, "size": 32, "pre_norm": True},
+    "llama": {"rms": True, "bias": False, "pre_norm": True, "gated": True, "activation": "silu", "rope": 0},
+    "norms of each head": {"q_norm": 32, "rms": True, "pre_norm": True, "rope": 0, "heads": 4, "key_heads": 2},
+    "norms of all heads": {"q_norm": 64, "between": True, "gated": True},
+    "rotated": {"rope": 0, "gated": True, "activation": "gelu"},
+}
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_layer_equals_torchs_steps(kind: str, of: str) -> None:
+    torch.manual_seed(1)
+    compare(of, [a_layer(**KINDS[kind]), a_layer(**KINDS[kind])], batch([3, 40, 1, 17, 40, 70]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_each_activation_equals_torchs_far_from_nothing_too(activation: str, of: str) -> None:
+    torch.manual_seed(2)
+    compare(of, [a_layer(activation=activation, pre_norm=True)], batch([9, 30]))
+    wide = a_layer(activation=activation)
+    forward = wide.feed_forward
+    assert forward.up.weight is not None
+    wide = wide._replace(feed_forward=forward._replace(up=forward.up._replace(weight=forward.up.weight * 20)))
+    compare(of, [wide], batch([9, 30]))
+
+
+SIGHTS = {
+    "causal": Sight(causal=True),
+    "a window": Sight(window=7),
+    "a wide window": Sight(window=50),
+    "a causal window": Sight(causal=True, window=20),
+    "a bias": Sight(bias=torch.linspace(-3, 3, 2 * 320 * 320).sin().view(2, 320, 320)),
+    "slopes": Sight(slopes=torch.tensor([-0.5, -0.05])),
+}
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_each_sight_equals_torchs_attention(sight: str, of: str) -> None:
+    torch.manual_seed(3)
+    compare(of, [a_layer()], batch([1, 8, 33, 64, 65, 130, 300]), SIGHTS[sight])
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_tokens_that_are_not_attended_to_weigh_nothing(of: str) -> None:
+    torch.manual_seed(4)
+    compare(of, [a_layer()], batch([32, 32, 8, 50], seen=9))
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_long_texts_and_large_scores_equal_torchs_steps(of: str) -> None:
+    torch.manual_seed(5)
+    sharp = a_layer()
+    assert sharp.attention.qkv.weight is not None
+    qkv = sharp.attention.qkv._replace(weight=sharp.attention.qkv.weight * 3)
+    compare(of, [sharp._replace(attention=sharp.attention._replace(qkv=qkv))], batch([1100, 2]))
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=9), threads=st.integers(1, 2), seed=st.integers(0, 99)
+)
+def test_any_lengths_on_any_threads_equal_torchs_steps(of: str, lengths: list[int], threads: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    compare(of, [a_layer(), a_layer()], batch(lengths), threads=threads)
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_a_text_is_computed_to_the_last_bit_as_alone_whatever_is_beside_it(of: str) -> None:
+    torch.manual_seed(6)
+    library = native.library(of, variants.FOLDER)
+    assert library is not None
+    dtype = variants.dtype(of)
+    fused = Fused(library, [_in(dtype, a_layer())], dtype)
+    states = {length: random(length, 64) for length in (5, 33, 100)}
+    together = fused(torch.cat([*states.values()]), batch([*states]), [], [Sight()])
+    start = 0
+    for length, x in states.items():
+        assert torch.equal(together[start : start + length], fused(x.clone(), batch([length]), [], [Sight()]))
+        start += length
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_numbers_that_are_none_stay_within_their_text(of: str) -> None:
+    torch.manual_seed(7)
+    library = native.library(of, variants.FOLDER)
+    assert library is not None
+    dtype = variants.dtype(of)
+    fused = Fused(library, [_in(dtype, a_layer())], dtype)
+    x = random(70, 64)
+    x[20] = torch.nan
+    finite = fused(x, batch([10, 30, 30]), [], [Sight()]).isfinite().all(dim=1)
+    assert finite[:10].all() and not finite[20] and finite[40:].all()
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_weights_of_float16_are_computed_with_in_float32(of: str) -> None:
+    if variants.dtype(of) is not torch.float32:
+        pytest.skip("bfloat16 is multiplied as it is")
+    torch.manual_seed(8)
+    library = native.library(of, variants.FOLDER)
+    assert library is not None
+    halved = _in(torch.float16, a_layer())
+    x, packed = random(45, 64), batch([5, 40])
+    got = Fused(library, [halved], torch.float32)(x.clone(), packed, [], [Sight()])
+    assert (got - stepwise(x, [_in(torch.float32, halved)], packed, [], Sight())).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_what_onednn_computes_around_a_pass_stays_right(of: str) -> None:
+    """Both set up a thread's tiles; neither may leave the other with its own."""
+    torch.manual_seed(9)
+    weight, rows = random(96, 64).bfloat16(), random(40, 64).bfloat16()
+    reordered = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    for _ in range(3):
+        got = torch.ops.mkldnn._linear_pointwise(rows, reordered, None, "none", [], "")
+        assert torch.allclose(got.float(), rows.float() @ weight.float().T, rtol=1e-2, atol=0.1)
+        compare(of, [a_layer()], batch([40]))
+
+
+def test_a_panel_holds_thirty_two_columns_in_whole_units() -> None:
+    weight = torch.arange(40 * 33, dtype=torch.float32).view(40, 33).bfloat16()
+    laid = panels(weight, 2).view(torch.bfloat16).view(2, 32, PANEL, 2)
+    assert laid[0, 3, 5, 1] == weight[5, 7] and laid[1, 2, 1, 0] == weight[33, 4]
+    assert not laid[1, :, 8:].any() and not laid[:, 17:].any()
+    assert panels(weight.float(), 1)[1, 32, 7] == weight[39, 32]
+
+
+def broken(**changes: object) -> Layer:
+    of = a_layer()
+    attention, forward = of.attention, of.feed_forward
+    named = {
+        "qkv": lambda v: of._replace(attention=attention._replace(qkv=v)),
+        "output": lambda v: of._replace(attention=attention._replace(output=v)),
+        "heads": lambda v: of._replace(attention=attention._replace(heads=v)),
+        "q_norm": lambda v: of._replace(attention=attention._replace(q_norm=v)),
+        "up": lambda v: of._replace(feed_forward=forward._replace(up=v)),
+        "gate": lambda v: of._replace(feed_forward=forward._replace(gate=v)),
+        "down": lambda v: of._replace(feed_forward=forward._replace(down=v)),
+        "output_norm": lambda v: of._replace(output_norm=v),
+    }
+    ((name, value),) = changes.items()
+    return named[name](value)
+
+
+@pytest.mark.parametrize(
+    "contradicting",
+    [
+        broken(qkv=product(190, 64)),
+        broken(qkv=product(192, 64)._replace(bias=random(191))),
+        broken(output=product(64, 32)),
+        broken(heads=5),
+        broken(q_norm=norm(33)),
+        broken(up=product(95, 64)),
+        broken(gate=product(95, 64)),
+        broken(down=product(63, 96)),
+        broken(output_norm=norm(65)),
+        broken(output_norm=norm(64)._replace(bias=random(3))),
+    ],
+)
+def test_shapes_that_contradict_each_other_are_refused_before_anything_reads_beyond_them(contradicting: Layer) -> None:
+    check([a_layer()])
+    with pytest.raises(ModelLoadFailedError, match="contradict"):
+        check([contradicting])
+    with pytest.raises(ModelLoadFailedError, match="layer 1"):
+        check([a_layer(), contradicting])

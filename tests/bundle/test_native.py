@@ -1,0 +1,103 @@
+"""Compiled code is found, or made once; and where it cannot be made, nothing fails for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from sie_bundle.engine import native
+from tests import tiny_model
+from tests.bundle import variants
+
+pytestmark = pytest.mark.skipif(not variants.HERE, reason="this CPU has none of the instructions, or there is no g++")
+OF = next(iter(variants.HERE), "")
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries are looked for anew."""
+    monkeypatch.setattr(native, "library", native.library.__wrapped__)
+
+
+def test_a_library_is_made_once_and_found_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "made" / "here"
+    assert native.library(OF, folder) is not None
+    (only,) = folder.iterdir()
+    monkeypatch.setenv("CXX", "/bin/false")
+    assert native.library(OF, folder) is not None
+    assert native.made(OF, folder) == only
+
+
+def test_several_that_make_it_at_once_leave_one_whole_library(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        made = {*threads.map(lambda _: native.made(OF, tmp_path), range(3))}
+    assert [*tmp_path.iterdir()] == [*made]
+
+
+def test_what_an_image_has_beside_the_sources_is_taken_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = native.made(OF, variants.FOLDER)
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
+    native._name.cache_clear()
+    (tmp_path / native._name(OF)).write_bytes(made.read_bytes())
+    try:
+        assert native.library(OF, Path("/proc/nowhere")) is not None
+    finally:
+        native._name.cache_clear()
+
+
+@pytest.mark.parametrize("compiler", ["/bin/false", "/nowhere/g++"])
+def test_without_a_compiler_that_works_torch_computes_the_same(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny_model.make(tmp_path / "model")
+    with monkeypatch.context() as broken:
+        broken.setenv("CXX", compiler)
+        model = tiny_model.load(tiny_model.spec(folder), folder, kernels=tmp_path / "kernels")
+    assert "torch computes each step" in caplog.text
+    compiled = tiny_model.load(tiny_model.spec(folder), folder, kernels=variants.FOLDER)
+    rows = model.tokenizer.rows(["hello world", "ship"], 32)
+    assert abs(tiny_model.vectors(model, rows) - tiny_model.vectors(compiled, rows)).max() < 1e-5
+
+
+def test_a_folder_that_cannot_be_written_costs_speed_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    assert native.library(OF, Path("/proc/nowhere")) is None
+    assert "torch computes each step" in caplog.text
+
+
+def test_without_an_instruction_set_there_is_no_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_is_avx2_supported", "_is_avx512_supported", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    assert native.variant(torch.float32) is None and native.variant(torch.bfloat16) is None
+    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: True)
+    assert native.variant(torch.float32) == "avx2" and native.variant(torch.bfloat16) is None
+
+
+def test_on_another_kind_of_machine_there_is_no_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert native.variant(torch.float32) is None
+
+
+def test_the_command_makes_every_variant_for_an_image_without_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; from sie_bundle.engine import native; "
+        f"native.main(['--all', {str(tmp_path)!r}])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert sorted(said.split()) == sorted(map(str, tmp_path.iterdir()))
+    assert {path.name.split("-")[1] for path in tmp_path.iterdir()} == {*native.VARIANTS}
+
+
+def test_the_command_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    with pytest.raises(SystemExit) as ended:
+        native.main(["--all", str(tmp_path)])
+    assert ended.value.code == 1 and "/nowhere/g++" in capsys.readouterr().out
