@@ -76,13 +76,15 @@ def library(of: str, folder: Path) -> Library | None:
 
     None: it is in neither and cannot be made, which is logged once.
     """
-    if (packaged := SOURCES / _name(of)).exists():
-        return Library(str(packaged))
+    packaged = SOURCES / _name(of)
     try:
-        return Library(str(made(of, folder)))
+        path = packaged if packaged.exists() else made(of, folder)
+        found = Library(str(path))
     except OSError as error:
         log.warning("torch computes each step of a pass, which takes up to twice as long: %s", error)
         return None
+    log.info("passes are computed by %s", path)
+    return found
 
 
 def made(of: str, folder: Path) -> Path:
