@@ -105,9 +105,10 @@ static inline float softmax(float* scores, Number* weights, int low, int high, i
   return total(sum);
 }
 
-// q [tokens, size], k and v [tokens, size] to out [tokens, size], each with its stride; the first `seen` keys are seen.
+// What the queries q [tokens][size] of a head see of the keys and values in the room, of which the first `seen` are
+// seen: into the head's columns of `out`, blocks of that width, from row `start` on.
 static void attend(const Number* q, long stride, const HeadRoom& room, int tokens, int seen, int size,
-                   const Sight& sight, int head, Number* out, long out_stride) {
+                   const Sight& sight, int head, Number* out, long out_width, long start) {
   alignas(64) float c[BLOCK * PANEL];
   float sums[BLOCK];
   int units = whole(size) / UNIT, all_units = whole(seen) / UNIT, window = sight.window < 0 ? tokens : sight.window;
@@ -121,29 +122,30 @@ static void attend(const Number* q, long stride, const HeadRoom& room, int token
     long width = high - low;
     for (int key = low; key < high; key += PANEL) {
       const uint32_t* keys = room.keys + (long)(key / PANEL) * units * PANEL;
-      multiply(q + first * stride, stride, some, keys, units, room.scores + key - low, width);
+      multiply(row_by_row(q + first * stride, stride), some, keys, units, room.scores + key - low, width);
     }
     for (int row = 0; row < some; row++) {
-      int place = first + row, from = place > window ? place - window : 0;
-      int to = sight.causal ? place + 1 : place + window + 1;
+      int token = first + row, from = token > window ? token - window : 0;
+      int to = sight.causal ? token + 1 : token + window + 1;
       to = to < seen ? to : seen, to = to > low ? to : low, from = from < to ? from : to;
-      const float* bias = sight.bias ? sight.bias + (head * sight.side + place) * sight.side : nullptr;
-      sums[row] = softmax(room.scores + row * width, room.weights + row * width, low, high, from, to, place, scale,
+      const float* bias = sight.bias ? sight.bias + (head * sight.side + token) * sight.side : nullptr;
+      sums[row] = softmax(room.scores + row * width, room.weights + row * width, low, high, from, to, token, scale,
                           bias, sight.slopes ? sight.slopes[head] : 0);
     }
     for (int column = 0; column < size; column += PANEL) {
       const uint32_t* values = room.values + (long)(column / PANEL) * all_units * PANEL + low / UNIT * PANEL;
-      multiply(room.weights, width, some, values, width / UNIT, c, PANEL);
+      multiply(row_by_row(room.weights, width), some, values, width / UNIT, c, PANEL);
       for (int row = 0; row < some; row++) {
-        Number* to = out + (first + row) * out_stride + column;
-        float share = sums[row] > 0 ? 1.0f / sums[row] : 0;  // of a query that sees nothing
-        if (size - column >= PANEL) {
-          for (int at = 0; at < PANEL; at += WIDTH) store(to + at, load(c + row * PANEL + at) * share);
-        } else {
-          Number made[PANEL];
-          for (int at = 0; at < PANEL; at += WIDTH) store(made + at, load(c + row * PANEL + at) * share);
-          memcpy(to, made, (size - column) * sizeof(Number));
+        const float* x = c + row * PANEL;
+        Vector share = all(sums[row] > 0 ? 1.0f / sums[row] : 0);  // of a query that sees nothing
+        long token = start + first + row, from = (long)head * size + column;
+        Number made[PANEL], *to = out + place(token, from, out_width);
+        bool together = size - column >= PANEL && from % PANEL == 0;
+        for (int at = 0; at < PANEL; at += 2 * WIDTH) {
+          store((together ? to : made) + at, load(x + at) * share, load(x + at + WIDTH) * share);
         }
+        for (int i = 0; !together && i < PANEL && i < size - column; i++)
+          out[place(token, from + i, out_width)] = made[i];
       }
     }
   }

@@ -49,27 +49,12 @@ static inline Vector scaled(Vector x, Vector power) {
 
 // x where its lanes, of which the first is number `at`, are from `from` to before `to`; else `rest`.
 static inline Vector within(Vector x, int at, int from, int to, float rest) {
-  Whole lane = Whole{0,
-                     1,
-                     2,
-                     3,
-                     4,
-                     5,
-                     6,
-                     7
 #ifdef __AVX512F__
-                     ,
-                     8,
-                     9,
-                     10,
-                     11,
-                     12,
-                     13,
-                     14,
-                     15
+  constexpr Whole first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+  constexpr Whole first = {0, 1, 2, 3, 4, 5, 6, 7};
 #endif
-               } +
-               at;
+  Whole lane = first + at;
   return lane >= from ? (lane < to ? x : all(rest)) : all(rest);
 }
 
@@ -81,9 +66,13 @@ static inline Vector load(const Number* from) {
 static inline void store(Number* to, Vector x) {
   _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
 }
+static inline void store(Number* to, Vector left, Vector right) {
+  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)right, (__m512)left));
+}
 #else
 typedef float Number;
 #endif
+static inline void store(float* to, Vector left, Vector right) { store(to, left), store(to + WIDTH, right); }
 
 constexpr int UNIT = 4 / sizeof(Number);  // numbers in 32 bits, which is what products step over
 

@@ -49,10 +49,10 @@ constexpr int ROWS =
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
 // time.
 struct Room {
-  Number* normed;  // [tokens][hidden]
+  Number* normed;  // [tokens][hidden], in blocks
   Number* qkv;     // [tokens][out of qkv]
-  Number* seen;    // [tokens][in of output]: what attention gives
-  Number* inner;   // [ROWS][in of down]
+  Number* seen;    // [tokens][in of output], in blocks: what attention gives
+  Number* inner;   // [ROWS][in of down], in blocks
   float* before;   // [tokens][hidden], where a layer's input is added a second time
   char* own;       // of each thread
   long own_bytes, bytes;
@@ -85,9 +85,9 @@ struct Room {
   }
 };
 
-// x [columns] normed, to `kept` and as numbers to `to`, either of which may be null. Without a norm: as it is. Behind
-// the norm's own size there are zeros, before and after.
-static inline void normed_row(const float* x, const Norm& norm, int columns, float* kept, Number* to) {
+// x [columns] normed, to `kept` and as numbers to that row of `to`, in blocks; either may be null. Without a norm: as
+// it is. Behind the norm's own size there are zeros, before and after.
+static inline void normed_row(const float* x, const Norm& norm, int columns, float* kept, Number* to, long row) {
   Vector sum = {}, squares = {}, shift = {}, scale = {};
   if (norm.exists) {
     for (int at = 0; !norm.rms && at < columns; at += WIDTH) sum += load(x + at);
@@ -99,12 +99,15 @@ static inline void normed_row(const float* x, const Norm& norm, int columns, flo
     }
     scale = all(1.0f / __builtin_sqrtf(total(squares) / norm.size + norm.eps));
   }
-  for (int at = 0; at < columns; at += WIDTH) {
+  auto made = [&](int at) {
     Vector y = load(x + at);
     if (norm.exists) y = (y - shift) * scale * load(norm.weight + at);
-    if (norm.bias) y += load(norm.bias + at);
-    if (kept) store(kept + at, y);
-    if (to) store(to + at, y);
+    return norm.bias ? y + load(norm.bias + at) : y;
+  };
+  for (int at = 0; at < columns; at += 2 * WIDTH) {
+    Vector left = made(at), right = made(at + WIDTH);
+    if (kept) store(kept + at, left, right);
+    if (to) store(to + place(row, at, columns), left, right);
   }
 }
 
@@ -116,7 +119,7 @@ static inline void placed(Number* row, int heads, int size, const Norm& norm, co
     float *x = room, *turned = room + columns;
     Number* made = (Number*)(room + 2 * columns);
     for (int at = 0; at < columns; at += WIDTH) store(x + at, within(load(from + at), at, 0, wide, 0));
-    if (norm.exists) normed_row(x, norm, columns, x, nullptr);
+    if (norm.exists) normed_row(x, norm, columns, x, nullptr, 0);
     for (int i = 0; cosines && i < wide; i++) {
       int place = i % size, other = place < size / 2 ? i + size / 2 : i - size / 2;
       turned[i] = x[i] * cosines[place] + x[other] * sines[place];
@@ -130,8 +133,8 @@ static inline void placed(Number* row, int heads, int size, const Norm& norm, co
 static void queried(const Pass& of, const Layer& layer, const Room& room, uint32_t* own, int first, int rows) {
   Number* qkv = room.qkv + (long)first * layer.qkv.outward;
   long stride = layer.qkv.outward;
-  multiplied(room.normed + (long)first * of.hidden, of.hidden, rows, layer.qkv, own,
-             [=](int row, int column, Vector x) { store(qkv + row * stride + column, x); });
+  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, own,
+             [=](int row, int column, Vector left, Vector right) { store(qkv + row * stride + column, left, right); });
   if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
   for (int row = 0; row < rows; row++) {
@@ -158,7 +161,7 @@ static void attended(const Pass& of, const Layer& layer, const Room& room, char*
     pack_values(rows + values + key_head * of.size, stride, of.seen[text], of.size, head_room.values);
     for (int head = key_head * each; head < (key_head + 1) * each; head++) {
       attend(rows + head * of.size, stride, head_room, tokens, of.seen[text], of.size, of.sights[layer.sight], head,
-             room.seen + (long)start * layer.output.inward + head * of.size, layer.output.inward);
+             room.seen, layer.output.inward, start);
     }
   }
 }
@@ -170,22 +173,22 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   float* states = of.states + first * hidden;
   float* before = room.before + first * hidden;
   Number *normed = room.normed + first * hidden, *inner = room.inner;
-  auto add = [=](int row, int column, Vector x) {
+  auto add = [=](int row, int column, Vector left, Vector right) {
     float* to = states + row * hidden + column;
-    store(to, load(to) + x);
+    store(to, load(to) + left, load(to + WIDTH) + right);
   };
   auto norm_all = [=](const Norm& norm, bool keep) {
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) {
       float* x = states + row * hidden;
-      normed_row(x, norm, hidden, keep ? x : nullptr, normed + row * hidden);
+      normed_row(x, norm, hidden, keep ? x : nullptr, normed, row);
     }
   };
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) memcpy(before + row * hidden, states + row * hidden, hidden * 4);
   }
-  multiplied(room.seen + (long)first * layer.output.inward, layer.output.inward, rows, layer.output, own, add);
+  multiplied(room.seen + (long)first * layer.output.inward, rows, layer.output, own, add);
   norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
@@ -195,16 +198,17 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     }
     norm_all(layer.between_norm, true);
   }
-  long stride = layer.up.outward;
-  multiplied(normed, hidden, rows, layer.up, own,
-             [=](int row, int column, Vector x) { store(inner + row * stride + column, x); });
+  long width = layer.down.inward;
+  multiplied(normed, rows, layer.up, own, [=](int row, int column, Vector left, Vector right) {
+    store(inner + place(row, column, width), left, right);
+  });
   if (layer.gate.outward) {
-    multiplied(normed, hidden, rows, layer.gate, own, [=](int row, int column, Vector x) {
-      Number* to = inner + row * stride + column;
-      store(to, load(to) * x);
+    multiplied(normed, rows, layer.gate, own, [=](int row, int column, Vector left, Vector right) {
+      Number* to = inner + place(row, column, width);
+      store(to, load(to) * left, load(to + WIDTH) * right);
     });
   }
-  multiplied(inner, stride, rows, layer.down, own, add);
+  multiplied(inner, rows, layer.down, own, add);
   if (!of.pre_norm) {
     norm_all(layer.output_norm, true);
   } else if (next) {
@@ -218,10 +222,8 @@ extern "C" int64_t room_bytes(const Pass* of) { return Room(*of).bytes; }
 extern "C" void pass(const Pass* given) {
   const Pass& of = *given;
   Room room(of);
-  long unused = of.layers[0].output.inward - of.heads * of.size;
-  for (long row = 0; unused && row < of.tokens; row++) {
-    memset(room.seen + (row + 1) * of.layers[0].output.inward - unused, 0, unused * sizeof(Number));
-  }
+  long width = of.layers[0].output.inward;
+  if (width > of.heads * of.size) memset(room.seen, 0, (of.tokens + BLOCK) * width * sizeof(Number));
 #pragma omp parallel num_threads(of.threads)
   {
     Tiles tiles;
@@ -230,8 +232,7 @@ extern "C" void pass(const Pass* given) {
     Norm first_norm = of.pre_norm ? of.layers[0].attention_norm : Norm{};
 #pragma omp for schedule(static)
     for (int row = 0; row < of.tokens; row++) {
-      normed_row(of.states + (long)row * of.hidden, first_norm, of.hidden, nullptr,
-                 room.normed + (long)row * of.hidden);
+      normed_row(of.states + (long)row * of.hidden, first_norm, of.hidden, nullptr, room.normed, row);
     }
     auto blocks = [&](auto each) {
       for (int first = 0; first < of.tokens; first += ROWS)

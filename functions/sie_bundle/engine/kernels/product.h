@@ -25,6 +25,32 @@ struct Product {
   int32_t halved;  // whether the weight's units are float16, made float32 panel by panel
 };
 
+// Where a number stands of rows that products take; `width`: whole 32s. With AMX they lie in blocks, 16 rows of 32
+// numbers each, so that a tile is 16 lines of 64 bytes in a row; elsewhere row by row.
+static inline long place(long row, long column, [[maybe_unused]] long width) {
+#ifdef SIE_AMX
+  return row / 16 * 16 * width + column / PANEL * 16 * PANEL + row % 16 * PANEL + column % PANEL;
+#else
+  return row * width + column;
+#endif
+}
+
+// The left side of a product: how far it is from one row to the next, from 32 numbers to the next 32, and to row 16.
+struct Left {
+  const Number* at;
+  long row, step, below;
+};
+
+static inline Left row_by_row(const Number* at, long stride) { return {at, stride, PANEL, 16 * stride}; }
+
+static inline Left in_blocks(const Number* at, long width) {
+#ifdef SIE_AMX
+  return {at, PANEL, 16 * PANEL, 16 * width};
+#else
+  return row_by_row(at, width);
+#endif
+}
+
 #ifdef SIE_AMX
 // Tiles of 16 rows of 64 bytes for the time of one call: what they were before is put back, for oneDNN remembers.
 struct Tiles {
@@ -47,36 +73,41 @@ struct Tiles {
 // itself: `meanwhile(from, to)` is called for BLOCK rows of whatever else is to be done, some at a time, and of what is
 // multiplied next so many lines of 64 bytes are fetched for every 16 units.
 template <class Meanwhile>
-static inline void multiply(const Number* a, long stride, int rows, const uint32_t* b, int units, float* c,
-                            long c_stride, Meanwhile meanwhile, const uint32_t* next = nullptr, int lines = 0) {
-  int each = (BLOCK * 16 + units - 1) / units;
+static inline void multiply(const Left& a, int rows, const uint32_t* b, int units, float* c, long c_stride,
+                            Meanwhile meanwhile, const uint32_t* next = nullptr, int lines = 0) {
+  int each = (BLOCK * 16 + units - 1) / units, row = 0;
+  const Number *above = a.at, *below = a.at + a.below;
+  auto beside = [&] {
+    for (int line = 0; line < lines; line++, next += 16) _mm_prefetch((const char*)next, _MM_HINT_T1);
+    if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
+    row += each;
+  };
   _tile_zero(0);
   _tile_zero(1);
   if (rows > 16) {
     _tile_zero(2);
     _tile_zero(3);
-    for (int unit = 0, row = 0; unit < units; unit += 16, row += each) {
-      _tile_loadd(4, a + 2 * unit, 2 * stride);
+    for (int unit = 0; unit < units; unit += 16, above += a.step, below += a.step) {
+      _tile_loadd(4, above, 2 * a.row);
       _tile_loadd(6, b + unit * PANEL, 128);
       _tile_loadd(7, b + unit * PANEL + 16, 128);
-      _tile_loadd(5, a + 16 * stride + 2 * unit, 2 * stride);
+      _tile_loadd(5, below, 2 * a.row);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
-      for (int line = 0; line < lines; line++, next += 16) _mm_prefetch((const char*)next, _MM_HINT_T1);
-      if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
+      beside();
     }
     _tile_stored(2, c + 16 * c_stride, 4 * c_stride);
     _tile_stored(3, c + 16 * c_stride + 16, 4 * c_stride);
   } else {
-    for (int unit = 0, row = 0; unit < units; unit += 16, row += each) {
-      _tile_loadd(4, a + 2 * unit, 2 * stride);
+    for (int unit = 0; unit < units; unit += 16, above += a.step) {
+      _tile_loadd(4, above, 2 * a.row);
       _tile_loadd(6, b + unit * PANEL, 128);
       _tile_loadd(7, b + unit * PANEL + 16, 128);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
-      if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
+      beside();
     }
   }
   _tile_stored(0, c, 4 * c_stride);
@@ -118,12 +149,13 @@ static inline void multiply_rows(const Number* a, long stride, const uint32_t* b
 // c [rows][32] of a [rows][units] and one panel; so many rows at a time as there are registers for. `meanwhile(from,
 // to)` is called once, for BLOCK rows: only tiles multiply beside other work.
 template <class Meanwhile>
-static inline void multiply(const Number* a, long stride, int rows, const uint32_t* b, int units, float* c,
-                            long c_stride, Meanwhile meanwhile, const uint32_t* = nullptr, int = 0) {
+static inline void multiply(const Left& a, int rows, const uint32_t* b, int units, float* c, long c_stride,
+                            Meanwhile meanwhile, const uint32_t* = nullptr, int = 0) {
   constexpr int MOST = WIDTH == 16 ? 12 : 6;
+  const Number* at = a.at;
   auto some = [&](auto multiply_some, int count) {
-    multiply_some(a, stride, b, units, c, c_stride);
-    rows -= count, a += count * stride, c += count * c_stride;
+    multiply_some(at, a.row, b, units, c, c_stride);
+    rows -= count, at += count * a.row, c += count * c_stride;
   };
   meanwhile(0, BLOCK);
   while (rows >= MOST) some(multiply_rows<MOST>, MOST);
@@ -134,9 +166,8 @@ static inline void multiply(const Number* a, long stride, int rows, const uint32
 }
 #endif
 
-static inline void multiply(const Number* a, long stride, int rows, const uint32_t* b, int units, float* c,
-                            long c_stride) {
-  multiply(a, stride, rows, b, units, c, c_stride, [](int, int) {});
+static inline void multiply(const Left& a, int rows, const uint32_t* b, int units, float* c, long c_stride) {
+  multiply(a, rows, b, units, c, c_stride, [](int, int) {});
 }
 
 // One panel of a weight, as products take it; `room` for it where it is made first.
@@ -154,20 +185,24 @@ static inline const uint32_t* panel_of(const Product& of, int panel, [[maybe_unu
   return (const uint32_t*)of.weight + panel * units;
 }
 
-// Multiply a [rows][inward] and give each vector of the result, activated, to `take(row, column, vector)`. The panels
-// are shared among the threads of the region this is called in, which go on when all are through.
+// Multiply a [rows][inward], in blocks, and give the result, activated, two vectors that lie side by side at a time, to
+// `take(row, column, left, right)`. The panels are shared among the threads of the region this is called in, which go
+// on when all are through.
 template <int ACTIVATION, class Take>
-static void multiplied(const Number* a, long stride, int rows, const Product& of, uint32_t* room, Take take) {
+static void multiplied(const Number* a, int rows, const Product& of, uint32_t* room, Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
   // What is done to a block is done while the next one is multiplied.
   int now = 0, first_before = 0, some_before = 0, column_before = 0;
   auto finish = [&](int from, int to) {
     const float* c = made[1 - now];
     to = to < some_before ? to : some_before;
-    for (int at = 0; at < PANEL; at += WIDTH) {
-      Vector bias = of.bias ? load(of.bias + column_before + at) : Vector{};
+    for (int at = 0; at < PANEL; at += 2 * WIDTH) {
+      const float* bias = of.bias + column_before + at;
+      Vector left = of.bias ? load(bias) : Vector{}, right = of.bias ? load(bias + WIDTH) : Vector{};
       for (int row = from; row < to; row++) {
-        take(first_before + row, column_before + at, activated<ACTIVATION>(load(c + row * PANEL + at) + bias));
+        const float* x = c + row * PANEL + at;
+        take(first_before + row, column_before + at, activated<ACTIVATION>(load(x) + left),
+             activated<ACTIVATION>(load(x + WIDTH) + right));
       }
     }
   };
@@ -177,7 +212,8 @@ static void multiplied(const Number* a, long stride, int rows, const Product& of
     const uint32_t *weight = panel_of(of, panel, room), *next = weight + units * PANEL;
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, next += lines * units) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
-      multiply(a + first * stride, stride, some, weight, units, made[now], PANEL, finish, next, lines);
+      Left left = in_blocks(a + (long)first * of.inward, of.inward);
+      multiply(left, some, weight, units, made[now], PANEL, finish, next, lines);
       first_before = first, some_before = some, column_before = panel * PANEL;
     }
   }
@@ -186,19 +222,19 @@ static void multiplied(const Number* a, long stride, int rows, const Product& of
 }
 
 template <class Take>
-static void multiplied(const Number* a, long stride, int rows, const Product& of, uint32_t* room, Take take) {
+static void multiplied(const Number* a, int rows, const Product& of, uint32_t* room, Take take) {
   switch (of.activation) {
     case GELU:
-      return multiplied<GELU>(a, stride, rows, of, room, take);
+      return multiplied<GELU>(a, rows, of, room, take);
     case GELU_TANH:
-      return multiplied<GELU_TANH>(a, stride, rows, of, room, take);
+      return multiplied<GELU_TANH>(a, rows, of, room, take);
     case RELU:
-      return multiplied<RELU>(a, stride, rows, of, room, take);
+      return multiplied<RELU>(a, rows, of, room, take);
     case SILU:
-      return multiplied<SILU>(a, stride, rows, of, room, take);
+      return multiplied<SILU>(a, rows, of, room, take);
     case TANH:
-      return multiplied<TANH>(a, stride, rows, of, room, take);
+      return multiplied<TANH>(a, rows, of, room, take);
     default:
-      return multiplied<NONE>(a, stride, rows, of, room, take);
+      return multiplied<NONE>(a, rows, of, room, take);
   }
 }
