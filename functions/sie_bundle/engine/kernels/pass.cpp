@@ -133,7 +133,7 @@ static inline void placed(Number* row, int heads, int size, const Norm& norm, co
 static void queried(const Pass& of, const Layer& layer, const Room& room, uint32_t* own, int first, int rows) {
   Number* qkv = room.qkv + (long)first * layer.qkv.outward;
   long stride = layer.qkv.outward;
-  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, own,
+  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, layer.output, own,
              [=](int row, int column, Vector left, Vector right) { store(qkv + row * stride + column, left, right); });
   if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
@@ -188,7 +188,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) memcpy(before + row * hidden, states + row * hidden, hidden * 4);
   }
-  multiplied(room.seen + (long)first * layer.output.inward, rows, layer.output, own, add);
+  multiplied(room.seen + (long)first * layer.output.inward, rows, layer.output, layer.up, own, add);
   norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
@@ -199,16 +199,16 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     norm_all(layer.between_norm, true);
   }
   long width = layer.down.inward;
-  multiplied(normed, rows, layer.up, own, [=](int row, int column, Vector left, Vector right) {
-    store(inner + place(row, column, width), left, right);
-  });
+  multiplied(
+      normed, rows, layer.up, layer.gate.outward ? layer.gate : layer.down, own,
+      [=](int row, int column, Vector left, Vector right) { store(inner + place(row, column, width), left, right); });
   if (layer.gate.outward) {
-    multiplied(normed, rows, layer.gate, own, [=](int row, int column, Vector left, Vector right) {
+    multiplied(normed, rows, layer.gate, layer.down, own, [=](int row, int column, Vector left, Vector right) {
       Number* to = inner + place(row, column, width);
       store(to, load(to) * left, load(to + WIDTH) * right);
     });
   }
-  multiplied(inner, rows, layer.down, own, add);
+  multiplied(inner, rows, layer.down, next ? next->qkv : layer.down, own, add);
   if (!of.pre_norm) {
     norm_all(layer.output_norm, true);
   } else if (next) {

@@ -189,7 +189,7 @@ static inline const uint32_t* panel_of(const Product& of, int panel, [[maybe_unu
 // `take(row, column, left, right)`. The panels are shared among the threads of the region this is called in, which go
 // on when all are through.
 template <int ACTIVATION, class Take>
-static void multiplied(const Number* a, int rows, const Product& of, uint32_t* room, Take take) {
+static void multiplied(const Number* a, int rows, const Product& of, const Product& then, uint32_t* room, Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
   // What is done to a block is done while the next one is multiplied.
   int now = 0, first_before = 0, some_before = 0, column_before = 0;
@@ -210,6 +210,7 @@ static void multiplied(const Number* a, int rows, const Product& of, uint32_t* r
 #pragma omp for schedule(static) nowait
   for (int panel = 0; panel < of.outward / PANEL; panel++) {
     const uint32_t *weight = panel_of(of, panel, room), *next = weight + units * PANEL;
+    if (panel == of.outward / PANEL - 1) next = (const uint32_t*)then.weight;
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, next += lines * units) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
       Left left = in_blocks(a + (long)first * of.inward, of.inward);
@@ -222,19 +223,19 @@ static void multiplied(const Number* a, int rows, const Product& of, uint32_t* r
 }
 
 template <class Take>
-static void multiplied(const Number* a, int rows, const Product& of, uint32_t* room, Take take) {
+static void multiplied(const Number* a, int rows, const Product& of, const Product& then, uint32_t* room, Take take) {
   switch (of.activation) {
     case GELU:
-      return multiplied<GELU>(a, rows, of, room, take);
+      return multiplied<GELU>(a, rows, of, then, room, take);
     case GELU_TANH:
-      return multiplied<GELU_TANH>(a, rows, of, room, take);
+      return multiplied<GELU_TANH>(a, rows, of, then, room, take);
     case RELU:
-      return multiplied<RELU>(a, rows, of, room, take);
+      return multiplied<RELU>(a, rows, of, then, room, take);
     case SILU:
-      return multiplied<SILU>(a, rows, of, room, take);
+      return multiplied<SILU>(a, rows, of, then, room, take);
     case TANH:
-      return multiplied<TANH>(a, rows, of, room, take);
+      return multiplied<TANH>(a, rows, of, then, room, take);
     default:
-      return multiplied<NONE>(a, rows, of, room, take);
+      return multiplied<NONE>(a, rows, of, then, room, take);
   }
 }
