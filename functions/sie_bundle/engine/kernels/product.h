@@ -187,7 +187,7 @@ static inline const uint32_t* panel_of(const Product& of, int panel, [[maybe_unu
 
 // Multiply a [rows][inward], in blocks, and give the result, activated, two vectors that lie side by side at a time, to
 // `take(row, column, left, right)`. The panels are shared among the threads of the region this is called in, which go
-// on when all are through.
+// on when all are through. `then`: the product that comes next.
 template <int ACTIVATION, class Take>
 static void multiplied(const Number* a, int rows, const Product& of, const Product& then, uint32_t* room, Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
