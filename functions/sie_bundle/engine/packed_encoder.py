@@ -80,7 +80,8 @@ class PackedEncoder:
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
-        return self._finite(packed)
+        # In compiled code texts share nothing, so one that is not finite spoils none.
+        return self._states(packed) if self._fused else self._finite(packed)
 
     def _states(self, packed: Packed) -> Tensor:
         tokens = len(packed.ids)
