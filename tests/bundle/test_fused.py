@@ -95,26 +95,27 @@ def stepwise(x: Tensor, layers: Sequence[Layer], packed: Packed, turns: list[Tur
     return x
 
 
-def compare(
-    of: str, layers: Sequence[Layer], packed: Packed, sight: Sight | None = None, threads: int = 1, scale: float = 1.0
-) -> Tensor:
-    """Compute both ways and compare; the states [T, hidden]."""
-    dtype = variants.dtype(of)
-    library = native.library(of, variants.FOLDER)
-    assert library is not None
-    x = random(len(packed.ids), layers[0].output_norm.weight.numel(), scale=scale)
+def compare(of: str, layers: Sequence[Layer], packed: Packed, sight: Sight | None = None, threads: int = 1) -> None:
+    """Compute both ways and compare."""
+    x = random(len(packed.ids), layers[0].output_norm.weight.numel())
     size = layers[0].attention.output.weight.shape[1] // layers[0].attention.heads  # type: ignore[union-attr]
     turns = turns_of(packed, size) if layers[0].attention.rope >= 0 else []
     expected = stepwise(x.clone(), layers, packed, turns, sight or Sight())
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        got = Fused(library, [_in(dtype, each) for each in layers], dtype)(x.clone(), packed, turns, [sight or Sight()])
+        got = made(of, layers)(x.clone(), packed, turns, [sight or Sight()])
     finally:
         torch.set_num_threads(before)
     assert got.shape == expected.shape and got.isfinite().all()
-    assert (got - expected).abs().max() < TOLERANCE[dtype] * max(1.0, float(expected.abs().max()))
-    return got
+    assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * max(1.0, float(expected.abs().max()))
+
+
+def made(of: str, layers: Sequence[Layer], weights: torch.dtype | None = None) -> Fused:
+    """By a variant, with its own kind of weights if there is no other."""
+    library, dtype = native.library(of, variants.FOLDER), variants.dtype(of)
+    assert library is not None
+    return Fused(library, [_in(weights or dtype, each) for each in layers], dtype)
 
 
 def _in(dtype: torch.dtype, of: Layer) -> Layer:
@@ -207,10 +208,7 @@ def test_any_lengths_on_any_threads_equal_torchs_steps(of: str, lengths: list[in
 @pytest.mark.parametrize("of", variants.EVERY)
 def test_a_text_is_computed_to_the_last_bit_as_alone_whatever_is_beside_it(of: str) -> None:
     torch.manual_seed(6)
-    library = native.library(of, variants.FOLDER)
-    assert library is not None
-    dtype = variants.dtype(of)
-    fused = Fused(library, [_in(dtype, a_layer())], dtype)
+    fused = made(of, [a_layer()])
     states = {length: random(length, 64) for length in (5, 33, 100)}
     together = fused(torch.cat([*states.values()]), batch([*states]), [], [Sight()])
     start = 0
@@ -222,10 +220,7 @@ def test_a_text_is_computed_to_the_last_bit_as_alone_whatever_is_beside_it(of: s
 @pytest.mark.parametrize("of", variants.EVERY)
 def test_numbers_that_are_none_stay_within_their_text(of: str) -> None:
     torch.manual_seed(7)
-    library = native.library(of, variants.FOLDER)
-    assert library is not None
-    dtype = variants.dtype(of)
-    fused = Fused(library, [_in(dtype, a_layer())], dtype)
+    fused = made(of, [a_layer()])
     x = random(70, 64)
     x[20] = torch.nan
     finite = fused(x, batch([10, 30, 30]), [], [Sight()]).isfinite().all(dim=1)
@@ -237,11 +232,9 @@ def test_weights_of_float16_are_computed_with_in_float32(of: str) -> None:
     if variants.dtype(of) is not torch.float32:
         pytest.skip("bfloat16 is multiplied as it is")
     torch.manual_seed(8)
-    library = native.library(of, variants.FOLDER)
-    assert library is not None
     halved = _in(torch.float16, a_layer())
     x, packed = random(45, 64), batch([5, 40])
-    got = Fused(library, [halved], torch.float32)(x.clone(), packed, [], [Sight()])
+    got = made(of, [halved], torch.float16)(x.clone(), packed, [], [Sight()])
     assert (got - stepwise(x, [_in(torch.float32, halved)], packed, [], Sight())).abs().max() < 2e-5
 
 
