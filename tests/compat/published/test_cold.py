@@ -124,7 +124,7 @@ def test_a_request_that_takes_longer_than_it_is_held_is_computed_once_and_answer
     remote: Remote, flavour: Flavour, models: Path
 ) -> None:
     texts = [{"text": f"word {place} " * 150, "id": str(place)} for place in range(12)]
-    with serving("--models", str(models), SIE_REQUEST_TIMEOUT_S="0.5") as url:
+    with serving("--models", str(models), SIE_REQUEST_TIMEOUT_S="0.05") as url:
         client = Client(remote, flavour, url)
         client("extract", TAGGER, HELLO)
         before = computed(url)
