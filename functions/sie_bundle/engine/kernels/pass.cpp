@@ -41,10 +41,8 @@ struct Pass {
   int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
 };
 
-constexpr int ROWS =
-    BLOCK == 32
-        ? 256
-        : 252;  // rows between two attentions at a time: with their inner states they fit the second-level cache
+// Rows between two attentions at a time: with their inner states they fit the second-level cache.
+constexpr int ROWS = 8 * BLOCK;
 
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
 // time.
