@@ -224,8 +224,7 @@ extern "C" void pass(const Pass* given) {
   if (width > of.heads * of.size) memset(room.seen, 0, (of.tokens + BLOCK) * width * sizeof(Number));
 #pragma omp parallel num_threads(of.threads)
   {
-    Tiles tiles;
-    (void)tiles;
+    [[maybe_unused]] Tiles tiles;
     char* own = room.own + omp_get_thread_num() * room.own_bytes;
     Norm first_norm = of.pre_norm ? of.layers[0].attention_norm : Norm{};
 #pragma omp for schedule(static)

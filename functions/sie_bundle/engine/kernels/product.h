@@ -8,9 +8,9 @@
 #include "numbers.h"
 
 constexpr int PANEL = 32;  // columns of a weight at a time
+// Rows of what it is multiplied with: two tiles, or several times as many as there are registers for.
 #ifdef SIE_AMX
-constexpr int BLOCK =
-    32;  // rows of what it is multiplied with: two tiles, or as many as several times fill the registers
+constexpr int BLOCK = 32;
 #else
 constexpr int BLOCK = 36;
 #endif
