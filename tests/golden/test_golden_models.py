@@ -6,11 +6,14 @@ In float32 to the last digits; in the precision this machine takes by itself, by
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 
+from sie_bundle.engine import native
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.tokenization import Row
@@ -22,6 +25,7 @@ from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Multivector, Score, Tasks
 from sie_sdk.scoring import maxsim
 from sie_sdk.types import EncodeParams, EncodeRequest, Item, ScoreRequest
+from tests.bundle import variants
 from tests.golden import golden
 from tests.golden.checkpoint_table import CHECKPOINTS
 from tests.golden.checkpoints import checkpoint
@@ -43,7 +47,7 @@ COLBERT = Multivector(
 
 
 @lru_cache(maxsize=2)
-def loaded(key: str, precision: str = "float32") -> EncoderModel:
+def loaded(key: str, precision: str = "float32", kernels: Path | None = native.KEPT) -> EncoderModel:
     record, folder = CHECKPOINTS[key], checkpoint(key)
     dims = {"mpnet": 768}
     tasks = {
@@ -59,7 +63,7 @@ def loaded(key: str, precision: str = "float32") -> EncoderModel:
         max_sequence_length=record.max_length,
         revision="golden",
     )
-    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision)
+    model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision, kernels=kernels)
     model.try_out()
     return model
 
@@ -124,6 +128,25 @@ def test_the_machines_own_precision_keeps_parity(key: str) -> None:
     least, spared = DEGENERATE.get(key, (PARITY, ()))
     assert cosines.min() >= least, f"{stored['names'][np.argmin(cosines)]}: {cosines.min():.6f}"
     assert min(cosine for name, cosine in zip(stored["names"], cosines, strict=True) if name not in spared) >= PARITY
+
+
+@pytest.mark.parametrize("key", ["minilm", "mpnet"])
+def test_torchs_steps_keep_parity_where_there_is_no_compiled_code(key: str) -> None:
+    stored = golden.arrays(key)
+    rows = prompted(key, stored["names"].tolist(), CHECKPOINTS[key].document_prompt)
+    cosines = (matrix(loaded(key, "auto", None), rows) * stored["vectors"]).sum(axis=1)
+    assert cosines.min() >= DEGENERATE.get(key, (PARITY, ()))[0]
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("key", ["minilm", "mpnet"])
+def test_each_variant_of_the_compiled_code_keeps_parity(key: str, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = golden.arrays(key)
+    rows = prompted(key, stored["names"].tolist(), CHECKPOINTS[key].document_prompt)
+    exact, least = variants.dtype(of) is torch.float32, DEGENERATE.get(key, (PARITY, ()))[0]
+    monkeypatch.setattr(native, "variant", lambda dtype: of)
+    vectors = matrix(loaded.__wrapped__(key, "float32" if exact else "bfloat16"), rows)
+    assert (vectors * stored["vectors"]).sum(axis=1).min() >= (0.999999 if exact else least)
 
 
 def test_a_cross_encoders_logits_equal_sentence_transformers() -> None:
