@@ -283,6 +283,7 @@ def broken(**changes: object) -> Layer:
         broken(output=product(64, 32)),
         broken(heads=5),
         broken(q_norm=norm(33)),
+        broken(q_norm=norm(32)._replace(bias=random(31))),
         broken(up=product(95, 64)),
         broken(gate=product(95, 64)),
         broken(down=product(63, 96)),
@@ -296,3 +297,16 @@ def test_shapes_that_contradict_each_other_are_refused_before_anything_reads_bey
         check([contradicting])
     with pytest.raises(ModelLoadFailedError, match="layer 1"):
         check([a_layer(), contradicting])
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_what_a_batch_brings_is_as_large_as_the_weights_say_or_refused(of: str) -> None:
+    fused, packed, sight = made(of, [a_layer(rope=0)]), batch([40]), Sight()
+    fused(random(40, 64), packed, turns_of(packed, 32), [sight])
+    with pytest.raises(ValueError, match="states of 32"):
+        fused(random(40, 32), packed, turns_of(packed, 32), [sight])
+    with pytest.raises(ValueError, match="heads of 32"):
+        fused(random(40, 64), packed, turns_of(packed, 16), [sight])
+    for bias in (random(1, 64, 64), random(2, 39, 39)):
+        with pytest.raises(ValueError, match="a bias of"):
+            fused(random(40, 64), packed, turns_of(packed, 32), [Sight(bias=bias)])

@@ -113,9 +113,11 @@ class Fused:
             packed: the batch, of T tokens.
             turns: its rotations, float32.
             sights: what the layers see of it.
+
+        Raises:
+            ValueError: one of these is not as large as the layers' weights say, beyond which nothing may be read.
         """
-        if x.shape[1] != self._hidden:
-            raise ValueError(f"states of {x.shape[1]} numbers, not {self._hidden}")
+        self._check(x, packed, turns, sights)
         states = x if x.shape[1] == whole(x.shape[1]) else pad(x, (0, whole(x.shape[1]) - x.shape[1]))
         seen = np.array([group.seen for group in packed.groups for _ in range(group.texts)], dtype=np.int32)
         turned = (_Turn * len(turns))(*(_Turn(turn.cosines.data_ptr(), turn.sines.data_ptr()) for turn in turns))
@@ -136,6 +138,15 @@ class Fused:
         batch.room = room.data_ptr() + -room.data_ptr() % ALIGNED
         self._run(batch)
         return states[:, : self._hidden]
+
+    def _check(self, x: Tensor, packed: Packed, turns: Sequence[Turn], sights: Sequence[Sight]) -> None:
+        if x.shape[1] != self._hidden:
+            raise ValueError(f"states of {x.shape[1]} numbers, not {self._hidden}")
+        if any(table.numel() != len(x) * self._same["size"] for turn in turns for table in turn):
+            raise ValueError(f"rotations that are not of heads of {self._same['size']} numbers")
+        for bias in (sight.bias for sight in sights if sight.bias is not None):
+            if len(bias) != self._same["heads"] or bias.shape[-1] < packed.longest:
+                raise ValueError(f"a bias of {tuple(bias.shape)} for {self._same['heads']} heads")
 
     def _layer(self, of: layer.Layer) -> _Layer:
         attention, forward = of.attention, of.feed_forward
@@ -210,7 +221,8 @@ def check(layers: Sequence[layer.Layer]) -> None:
         expected += [(len(of.bias), _shape(of)[0]) for of in products if of.bias is not None]
         for norm, wide in ((attention.q_norm, queries), (attention.k_norm, keys)):
             if norm is not None:
-                expected.append((len(norm.weight), size if len(norm.weight) == size else wide))
+                own = size if len(norm.weight) == size else wide
+                expected += [(len(vector), own) for vector in (norm.weight, norm.bias) if vector is not None]
         for found, wanted in expected:
             if found != wanted:
                 raise ModelLoadFailedError(

@@ -36,7 +36,7 @@ Library = ctypes.CDLL
 SOURCES = Path(__file__).parent / "kernels"
 
 KEPT = Path(default_cache()) / "kernels"
-"""Where libraries are kept unless settings say otherwise."""
+"""The folder of the user's cache where libraries are kept."""
 
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 VARIANTS: dict[str, tuple[str, ...]] = {
