@@ -26,7 +26,8 @@ static inline Vector greater(Vector a, Vector b) { return (Vector)_mm512_max_ps(
 static inline Vector lesser(Vector a, Vector b) { return (Vector)_mm512_min_ps((__m512)a, (__m512)b); }
 static inline float total(Vector x) { return _mm512_reduce_add_ps((__m512)x); }
 static inline float largest(Vector x) { return _mm512_reduce_max_ps((__m512)x); }
-static inline Vector rounded(Vector x) { return (Vector)_mm512_roundscale_ps((__m512)x, 8); }
+// What x is above or below the whole number next to it.
+static inline Vector from_whole(Vector x) { return (Vector)_mm512_reduce_ps((__m512)x, 8); }
 static inline Vector scaled(Vector x, Vector power) { return (Vector)_mm512_scalef_ps((__m512)x, (__m512)power); }
 #else
 static inline Vector greater(Vector a, Vector b) { return (Vector)_mm256_max_ps((__m256)a, (__m256)b); }
@@ -41,7 +42,7 @@ static inline float largest(Vector x) {
   half = _mm_max_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
 }
-static inline Vector rounded(Vector x) { return (Vector)_mm256_round_ps((__m256)x, 8); }
+static inline Vector from_whole(Vector x) { return x - (Vector)_mm256_round_ps((__m256)x, 8); }
 static inline Vector scaled(Vector x, Vector power) {
   return x * (Vector)((__builtin_convertvector(power, Whole) + 127) << 23);
 }
@@ -56,6 +57,25 @@ static inline Vector within(Vector x, int at, int from, int to, float rest) {
 #endif
   Whole lane = first + at;
   return lane >= from ? (lane < to ? x : all(rest)) : all(rest);
+}
+
+// What each of WIDTH vectors comes to, one to a lane: half of them at a time beside the other half.
+template <class Of>
+static inline Vector across(Vector* rows, Of of) {
+#ifdef __AVX512F__
+  constexpr Whole even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+#else
+  constexpr Whole even = {0, 2, 4, 6, 8, 10, 12, 14};
+#endif
+#pragma GCC unroll 4
+  for (int count = WIDTH; count > 1; count /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count / 2; i++) {
+      Vector a = rows[2 * i], b = rows[2 * i + 1];
+      rows[i] = of(__builtin_shuffle(a, b, even), __builtin_shuffle(a, b, even + 1));
+    }
+  }
+  return rows[0];
 }
 
 #ifdef SIE_BFLOAT16
@@ -74,25 +94,35 @@ typedef float Number;
 #endif
 static inline void store(float* to, Vector left, Vector right) { store(to, left), store(to + WIDTH, right); }
 
+// Numbers too small for a whole exponent are zeros for the time of one call: computing with them takes a hundred times
+// as long, and attention has them wherever a key is far from a query.
+struct Flushed {
+  unsigned before = _mm_getcsr();
+  Flushed() { _mm_setcsr(before | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON); }
+  ~Flushed() { _mm_setcsr(before); }
+};
+
 constexpr int UNIT = 4 / sizeof(Number);  // numbers in 32 bits, which is what products step over
 
 constexpr float LOG2_E = 1.44269504f;
 
 #ifdef SIE_BFLOAT16
-constexpr float POWERS[] = {9.570101553e-03f, 5.591786029e-02f, 2.402474484e-01f, 6.931218147e-01f, 9.999992614e-01f};
+constexpr float POWERS[] = {5.517167e-02f, 2.4261113e-01f, 6.9326099e-01f, 9.9992807e-01f};
 #else
 constexpr float POWERS[] = {1.534581166e-04f, 1.339993122e-03f, 9.618488958e-03f, 5.550328777e-02f,
                             2.402264689e-01f, 6.931472057e-01f, 1.000000001e+00f};
 #endif
 
-// 2 to the x, up to 127, to the last bits of a number, and 2^-126 below that: the whole part of x by the exponent, the
-// rest by a polynomial that was fitted to it.
+// 2 to the x, up to 127 and down to nothing: the whole part of x by the exponent, the rest by a polynomial that was
+// fitted to it, to the last bits of a float32 or, where weights become bfloat16, to 8e-5.
 static inline Vector power_of_two(Vector x) {
-  x = greater(x, all(-126.0f));
-  Vector whole = rounded(x), rest = x - whole;
+#ifndef __AVX512F__
+  x = greater(all(-127.0f), x);  // whose scale is none at all
+#endif
+  Vector rest = from_whole(x);
   Vector y = rest * POWERS[0] + POWERS[1];
   for (unsigned i = 2; i < sizeof(POWERS) / sizeof(*POWERS); i++) y = y * rest + POWERS[i];
-  return scaled(y, whole);
+  return scaled(y, x - rest);
 }
 
 static inline Vector exponential(Vector x) { return power_of_two(lesser(x * LOG2_E, all(126.0f))); }
@@ -102,16 +132,14 @@ static inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x));
 // x times the share of a normal distribution below x.
 static inline Vector gelu(Vector x) {
 #ifdef SIE_BFLOAT16
-  // The share less a half is x times a polynomial of its square, which was fitted up to 4 to 2e-4 of the result.
-  Vector near = greater(lesser(x, all(4.0f)), all(-4.0f)), square = near * near;
-  Vector y = square * 6.740300096e-11f - 6.066839005e-09f;
-  y = y * square + 2.440825061e-07f;
-  y = y * square - 5.860568132e-06f;
-  y = y * square + 9.493995272e-05f;
-  y = y * square - 1.112854466e-03f;
-  y = y * square + 9.815796037e-03f;
-  y = y * square - 6.632362158e-02f;
-  y = y * square + 3.988810097e-01f;
+  // The share less a half is x times a polynomial of its square, which was fitted to 2e-4 up to 3.5, where it is a
+  // half.
+  Vector near = (Vector)_mm512_range_ps((__m512)x, (__m512)all(3.5f), 2), square = near * near;
+  Vector y = square * -7.26405491e-07f + 3.56510227e-05f;
+  y = y * square - 7.37483377e-04f;
+  y = y * square + 8.58817993e-03f;
+  y = y * square - 6.45551644e-02f;
+  y = y * square + 3.98150286e-01f;
   return x * (near * y + 0.5f);
 #else
   // By the error function of Abramowitz and Stegun, 7.1.26.

@@ -41,25 +41,40 @@ struct Pass {
   int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
 };
 
-// Rows between two attentions at a time: with their inner states they fit the second-level cache.
-constexpr int ROWS = 8 * BLOCK;
+// Rows between two attentions at a time, of so many numbers in all, and columns of their inner states at a time: with
+// both they fit the second-level cache.
+#ifdef SIE_AMX
+constexpr int NUMBERS = 192 * 1024;
+#else
+constexpr int NUMBERS = 108 * 1024;
+#endif
+constexpr int INNER = 12 * PANEL;
+
+static inline int most(int a, int b) { return a > b ? a : b; }
+
+static inline int rows_of(const Pass& of) { return most(NUMBERS / of.hidden / BLOCK, 2) * BLOCK; }
+
+// As many panels for each thread.
+static inline int inner_of(const Pass& of) {
+  int inner = (INNER / PANEL + of.threads - 1) / of.threads * of.threads * PANEL, all = of.layers[0].down.inward;
+  return inner < all ? inner : all;
+}
 
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
 // time.
 struct Room {
   Number* normed;  // [tokens][hidden], in blocks
-  Number* qkv;     // [tokens][out of qkv]
+  Number* qkv;     // [tokens][out of qkv], in panels of all tokens where heads are whole ones; else row by row
   Number* seen;    // [tokens][in of output], in blocks: what attention gives
-  Number* inner;   // [ROWS][in of down], in blocks
+  Number* inner;   // [rows at a time][inner columns at a time], in blocks
   float* before;   // [tokens][hidden], where a layer's input is added a second time
   char* own;       // of each thread
   long own_bytes, bytes;
 
-  static long most(long a, long b) { return a > b ? a : b; }
-
   Room(const Pass& of) {
     char* at = of.room;
-    long rows = of.tokens + BLOCK, in = 0;
+    long rows = of.tokens + BLOCK;
+    int in = 0;
     bool between = false;
     auto take = [&](long bytes) {
       char* taken = at;
@@ -75,9 +90,10 @@ struct Room {
     normed = (Number*)take(rows * of.hidden * sizeof(Number));
     qkv = (Number*)take(rows * first.qkv.outward * sizeof(Number));
     seen = (Number*)take(rows * first.output.inward * sizeof(Number));
-    inner = (Number*)take((ROWS + BLOCK) * first.down.inward * sizeof(Number));
+    inner = (Number*)take((long)(rows_of(of) + BLOCK) * inner_of(of) * sizeof(Number));
     before = (float*)take(between ? (long)of.tokens * of.hidden * 4 : 0);
-    own_bytes = (most(in * PANEL * 4, HeadRoom::bytes(of.longest, of.size)) + 63) / 64 * 64;
+    long panel = (long)in * PANEL * 4, head = HeadRoom::bytes(of.longest, of.size);
+    own_bytes = ((panel > head ? panel : head) + 63) / 64 * 64;
     own = take(own_bytes * of.threads);
     bytes = at - of.room + 64;
   }
@@ -109,30 +125,38 @@ static inline void normed_row(const float* x, const Norm& norm, int columns, flo
   }
 }
 
-// Queries or keys of one token, [heads][size], normed and turned by its place; room for three times as many numbers.
-static inline void placed(Number* row, int heads, int size, const Norm& norm, const float* cosines, const float* sines,
-                          float* room) {
-  int wide = norm.exists ? norm.size : size, columns = whole(wide);
-  for (Number* from = row; from < row + heads * size; from += wide) {
-    float *x = room, *turned = room + columns;
-    Number* made = (Number*)(room + 2 * columns);
-    for (int at = 0; at < columns; at += WIDTH) store(x + at, within(load(from + at), at, 0, wide, 0));
+// Queries or keys of one token, heads of that size, normed and turned by its place; room for three times as many
+// numbers.
+static inline void placed(const Rows& row, int heads, int size, const Norm& norm, const float* cosines,
+                          const float* sines, float* room) {
+  int wide = norm.exists ? norm.size : size, columns = whole(wide), half = size / 2;
+  float* __restrict x = room, * __restrict turned = room + columns;
+  Number* made = (Number*)(room + 2 * columns);
+  for (int from = 0; from < heads * size; from += wide) {
+    for (int at = 0; at < columns; at += WIDTH) store(x + at, within(load(row.place(0, from + at)), at, 0, wide, 0));
     if (norm.exists) normed_row(x, norm, columns, x, nullptr, 0);
-    for (int i = 0; cosines && i < wide; i++) {
-      int place = i % size, other = place < size / 2 ? i + size / 2 : i - size / 2;
-      turned[i] = x[i] * cosines[place] + x[other] * sines[place];
+    for (int head = 0; cosines && head < wide; head += size) {
+      for (int i = 0; i < half; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i + half] * sines[i];
+      for (int i = half; i < size; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i - half] * sines[i];
     }
     for (int at = 0; at < columns; at += WIDTH) store(made + at, load((cosines ? turned : x) + at));
-    memcpy(from, made, wide * sizeof(Number));
+    for (int at = 0; at < wide; at += PANEL) {
+      memcpy(row.place(0, from + at), made + at, (wide - at < PANEL ? wide - at : PANEL) * sizeof(Number));
+    }
   }
+}
+
+// Where queries, keys and values of all tokens are. A head's lie side by side, token after token, if they can.
+static inline Rows queries_of(const Pass& of, const Layer& layer, const Room& room) {
+  if (of.size % PANEL) return row_by_row(room.qkv, layer.qkv.outward);
+  return {room.qkv, PANEL, (long)(of.tokens + BLOCK) * PANEL, 16 * PANEL};
 }
 
 // Queries, keys and values of some rows, from their normed states.
 static void queried(const Pass& of, const Layer& layer, const Room& room, uint32_t* own, int first, int rows) {
-  Number* qkv = room.qkv + (long)first * layer.qkv.outward;
-  long stride = layer.qkv.outward;
-  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, layer.output, own,
-             [=](int row, int column, Vector left, Vector right) { store(qkv + row * stride + column, left, right); });
+  Rows qkv = queries_of(of, layer, room).from(first, 0);
+  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, layer.output.weight, own,
+             [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
   if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
   for (int row = 0; row < rows; row++) {
@@ -141,24 +165,23 @@ static void queried(const Pass& of, const Layer& layer, const Room& room, uint32
       cosines = of.turns[layer.turn].cosines + (long)(first + row) * of.size;
       sines = of.turns[layer.turn].sines + (long)(first + row) * of.size;
     }
-    placed(qkv + row * stride, of.heads, of.size, layer.q_norm, cosines, sines, (float*)own);
-    placed(qkv + row * stride + of.heads * of.size, of.key_heads, of.size, layer.k_norm, cosines, sines, (float*)own);
+    placed(qkv.from(row, 0), of.heads, of.size, layer.q_norm, cosines, sines, (float*)own);
+    placed(qkv.from(row, of.heads * of.size), of.key_heads, of.size, layer.k_norm, cosines, sines, (float*)own);
   }
 }
 
 static void attended(const Pass& of, const Layer& layer, const Room& room, char* own) {
-  long stride = layer.qkv.outward, keys = of.heads * of.size, values = keys + of.key_heads * of.size;
-  int each = of.heads / of.key_heads;
+  int keys = of.heads * of.size, values = keys + of.key_heads * of.size, each = of.heads / of.key_heads;
+  Rows qkv = queries_of(of, layer, room);
   HeadRoom head_room(own, of.longest, of.size);
 #pragma omp for schedule(dynamic)
   for (int job = 0; job < of.texts * of.key_heads; job++) {
     int text = job / of.key_heads, key_head = job % of.key_heads;
     int start = of.bounds[text], tokens = of.bounds[text + 1] - start;
-    const Number* rows = room.qkv + start * stride;
-    pack_keys(rows + keys + key_head * of.size, stride, of.seen[text], of.size, head_room.keys);
-    pack_values(rows + values + key_head * of.size, stride, of.seen[text], of.size, head_room.values);
+    pack_keys(qkv.from(start, keys + key_head * of.size), of.seen[text], of.size, head_room.keys);
+    pack_values(qkv.from(start, values + key_head * of.size), of.seen[text], of.size, head_room.values);
     for (int head = key_head * each; head < (key_head + 1) * each; head++) {
-      attend(rows + head * of.size, stride, head_room, tokens, of.seen[text], of.size, of.sights[layer.sight], head,
+      attend(qkv.from(start, head * of.size), head_room, tokens, of.seen[text], of.size, of.sights[layer.sight], head,
              room.seen, layer.output.inward, start);
     }
   }
@@ -186,7 +209,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) memcpy(before + row * hidden, states + row * hidden, hidden * 4);
   }
-  multiplied(room.seen + (long)first * layer.output.inward, rows, layer.output, layer.up, own, add);
+  multiplied(room.seen + (long)first * layer.output.inward, rows, layer.output, layer.up.weight, own, add);
   norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
@@ -196,17 +219,23 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     }
     norm_all(layer.between_norm, true);
   }
-  long width = layer.down.inward;
-  multiplied(
-      normed, rows, layer.up, layer.gate.outward ? layer.gate : layer.down, own,
-      [=](int row, int column, Vector left, Vector right) { store(inner + place(row, column, width), left, right); });
-  if (layer.gate.outward) {
-    multiplied(normed, rows, layer.gate, layer.down, own, [=](int row, int column, Vector left, Vector right) {
-      Number* to = inner + place(row, column, width);
-      store(to, load(to) * left, load(to + WIDTH) * right);
-    });
+  for (int from = 0, all = layer.down.inward; from < all; from += inner_of(of)) {
+    int width = all - from < inner_of(of) ? all - from : inner_of(of);
+    Product up = columns(layer.up, from, width), gate = columns(layer.gate, from, width);
+    const char* down = (const char*)layer.down.weight + (long)from * PANEL * (layer.down.halved ? 2 : sizeof(Number));
+    multiplied(
+        normed, rows, up, layer.gate.outward ? gate.weight : down, own,
+        [=](int row, int column, Vector left, Vector right) { store(inner + place(row, column, width), left, right); });
+    if (layer.gate.outward) {
+      multiplied(normed, rows, gate, down, own, [=](int row, int column, Vector left, Vector right) {
+        Number* to = inner + place(row, column, width);
+        store(to, load(to) * left, load(to + WIDTH) * right);
+      });
+    }
+    const void* then = next ? next->qkv.weight : layer.down.weight;
+    if (from + width < all) then = columns(layer.up, from + width, 0).weight;
+    multiplied_onto(states, inner, rows, layer.down, from, width, then, own);
   }
-  multiplied(inner, rows, layer.down, next ? next->qkv : layer.down, own, add);
   if (!of.pre_norm) {
     norm_all(layer.output_norm, true);
   } else if (next) {
@@ -225,6 +254,7 @@ extern "C" void pass(const Pass* given) {
 #pragma omp parallel num_threads(of.threads)
   {
     [[maybe_unused]] Tiles tiles;
+    Flushed flushed;
     char* own = room.own + omp_get_thread_num() * room.own_bytes;
     Norm first_norm = of.pre_norm ? of.layers[0].attention_norm : Norm{};
 #pragma omp for schedule(static)
@@ -232,8 +262,9 @@ extern "C" void pass(const Pass* given) {
       normed_row(of.states + (long)row * of.hidden, first_norm, of.hidden, nullptr, room.normed, row);
     }
     auto blocks = [&](auto each) {
-      for (int first = 0; first < of.tokens; first += ROWS)
-        each(first, of.tokens - first < ROWS ? of.tokens - first : ROWS);
+      int most = rows_of(of);
+      for (int first = 0; first < of.tokens; first += most)
+        each(first, of.tokens - first < most ? of.tokens - first : most);
     };
     blocks([&](int first, int rows) { queried(of, of.layers[0], room, (uint32_t*)own, first, rows); });
     for (int i = 0; i < of.count; i++) {

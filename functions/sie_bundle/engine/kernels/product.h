@@ -35,15 +35,20 @@ static inline long place(long row, long column, [[maybe_unused]] long width) {
 #endif
 }
 
-// The left side of a product: how far it is from one row to the next, from 32 numbers to the next 32, and to row 16.
-struct Left {
-  const Number* at;
+// Rows of numbers: how far it is from one to the next, from 32 columns to the next 32, and to row 16.
+struct Rows {
+  Number* at;
   long row, step, below;
+
+  Number* place(long row_number, long column) const {
+    return at + row_number * row + column / PANEL * step + column % PANEL;
+  }
+  Rows from(long row_number, long column) const { return {place(row_number, column), row, step, below}; }
 };
 
-static inline Left row_by_row(const Number* at, long stride) { return {at, stride, PANEL, 16 * stride}; }
+static inline Rows row_by_row(Number* at, long stride) { return {at, stride, PANEL, 16 * stride}; }
 
-static inline Left in_blocks(const Number* at, long width) {
+static inline Rows in_blocks(Number* at, long width) {
 #ifdef SIE_AMX
   return {at, PANEL, 16 * PANEL, 16 * width};
 #else
@@ -52,6 +57,9 @@ static inline Left in_blocks(const Number* at, long width) {
 }
 
 #ifdef SIE_AMX
+// What was stored is in memory from here on: GCC's intrinsics for tiles do not say all that they read.
+static inline void written() { asm volatile("" ::: "memory"); }
+
 // Tiles of 16 rows of 64 bytes for the time of one call: what they were before is put back, for oneDNN remembers.
 struct Tiles {
   alignas(64) uint8_t before[64];
@@ -59,6 +67,7 @@ struct Tiles {
     _tile_storeconfig(before);
     alignas(64) uint8_t wanted[64] = {1};
     for (int tile = 0; tile < 8; tile++) wanted[16 + 2 * tile] = 64, wanted[48 + tile] = 16;
+    written();
     _tile_loadconfig(wanted);
   }
   ~Tiles() {
@@ -68,30 +77,56 @@ struct Tiles {
       _tile_release();
   }
 };
+#endif
 
+// What products are added to: rows of 32 numbers so far from each other, one for all where that is 0; null: nothing.
+struct Start {
+  const float* at;
+  long stride;
+};
+
+#ifdef SIE_AMX
 // c [32 or 16][32] of a [rows][units] and one panel. Rows behind the last are computed, too. Multiplying goes on by
 // itself: `meanwhile(from, to)` is called for BLOCK rows of whatever else is to be done, some at a time, and of what is
-// multiplied next so many lines of 64 bytes are fetched for every 16 units.
-template <class Meanwhile>
-static inline void multiply(const Left& a, int rows, const uint32_t* b, int units, float* c, long c_stride,
+// multiplied next so many lines of 64 bytes are fetched for every 16 units. Unless they are taken ONCE_MORE soon, rows
+// of `a` come past the first-level cache, which the panel fills by half: it is to meet the next rows there.
+template <bool ONCE_MORE = false, class Meanwhile>
+static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, Start start, float* c, long c_stride,
                             Meanwhile meanwhile, const uint32_t* next = nullptr, int lines = 0) {
   int each = (BLOCK * 16 + units - 1) / units, row = 0;
-  const Number *above = a.at, *below = a.at + a.below;
+  Number *above = a.at, *below = a.at + a.below;
   auto beside = [&] {
     for (int line = 0; line < lines; line++, next += 16) _mm_prefetch((const char*)next, _MM_HINT_T1);
     if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
     row += each;
   };
-  _tile_zero(0);
-  _tile_zero(1);
+  written();
+  if (start.at) {
+    _tile_loadd(0, start.at, 4 * start.stride);
+    _tile_loadd(1, start.at + 16, 4 * start.stride);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
   if (rows > 16) {
-    _tile_zero(2);
-    _tile_zero(3);
+    if (start.at) {
+      _tile_loadd(2, start.at + 16 * start.stride, 4 * start.stride);
+      _tile_loadd(3, start.at + 16 * start.stride + 16, 4 * start.stride);
+    } else {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
     for (int unit = 0; unit < units; unit += 16, above += a.step, below += a.step) {
-      _tile_loadd(4, above, 2 * a.row);
+      if (ONCE_MORE)
+        _tile_loadd(4, above, 2 * a.row);
+      else
+        _tile_stream_loadd(4, above, 2 * a.row);
       _tile_loadd(6, b + unit * PANEL, 128);
       _tile_loadd(7, b + unit * PANEL + 16, 128);
-      _tile_loadd(5, below, 2 * a.row);
+      if (ONCE_MORE)
+        _tile_loadd(5, below, 2 * a.row);
+      else
+        _tile_stream_loadd(5, below, 2 * a.row);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
@@ -102,7 +137,10 @@ static inline void multiply(const Left& a, int rows, const uint32_t* b, int unit
     _tile_stored(3, c + 16 * c_stride + 16, 4 * c_stride);
   } else {
     for (int unit = 0; unit < units; unit += 16, above += a.step) {
-      _tile_loadd(4, above, 2 * a.row);
+      if (ONCE_MORE)
+        _tile_loadd(4, above, 2 * a.row);
+      else
+        _tile_stream_loadd(4, above, 2 * a.row);
       _tile_loadd(6, b + unit * PANEL, 128);
       _tile_loadd(7, b + unit * PANEL + 16, 128);
       _tile_dpbf16ps(0, 4, 6);
@@ -125,18 +163,25 @@ static inline Vector added(Vector sum, Vector a, Vector b) {
 }
 
 template <int ROWS>
-static inline void multiply_rows(const Number* a, long stride, const uint32_t* b, int units, float* c, long c_stride) {
+static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, Start start, float* c, long c_stride) {
   for (int column = 0; column < PANEL; column += 2 * WIDTH) {
     Vector sums[ROWS][2] = {};
-    for (int unit = 0; unit < units; unit++) {
-      Vector left = load((const float*)b + unit * PANEL + column);
-      Vector right = load((const float*)b + unit * PANEL + column + WIDTH);
+    for (int row = 0; start.at && row < ROWS; row++) {
+      sums[row][0] = load(start.at + row * start.stride + column);
+      sums[row][1] = load(start.at + row * start.stride + column + WIDTH);
+    }
+    const float* unit = (const float*)b + column;
+    const Number* of_rows = a.at;
+    for (int group = 0; group < units; group += PANEL / UNIT, of_rows += a.step) {
+      for (int at = 0; at < PANEL; at += UNIT, unit += PANEL) {
+        Vector left = load(unit), right = load(unit + WIDTH);
 #pragma GCC unroll 12
-      for (int row = 0; row < ROWS; row++) {
-        float number;
-        memcpy(&number, a + row * stride + unit * UNIT, 4);
-        sums[row][0] = added(sums[row][0], all(number), left);
-        sums[row][1] = added(sums[row][1], all(number), right);
+        for (int row = 0; row < ROWS; row++) {
+          float number;
+          memcpy(&number, of_rows + row * a.row + at, 4);
+          sums[row][0] = added(sums[row][0], all(number), left);
+          sums[row][1] = added(sums[row][1], all(number), right);
+        }
       }
     }
     for (int row = 0; row < ROWS; row++) {
@@ -148,14 +193,15 @@ static inline void multiply_rows(const Number* a, long stride, const uint32_t* b
 
 // c [rows][32] of a [rows][units] and one panel; so many rows at a time as there are registers for. `meanwhile(from,
 // to)` is called once, for BLOCK rows: only tiles multiply beside other work.
-template <class Meanwhile>
-static inline void multiply(const Left& a, int rows, const uint32_t* b, int units, float* c, long c_stride,
+template <bool = false, class Meanwhile>
+static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, Start start, float* c, long c_stride,
                             Meanwhile meanwhile, const uint32_t* = nullptr, int = 0) {
   constexpr int MOST = WIDTH == 16 ? 12 : 6;
-  const Number* at = a.at;
+  Rows left = a;
   auto some = [&](auto multiply_some, int count) {
-    multiply_some(at, a.row, b, units, c, c_stride);
-    rows -= count, at += count * a.row, c += count * c_stride;
+    multiply_some(left, b, units, start, c, c_stride);
+    rows -= count, left.at += count * a.row, c += count * c_stride;
+    if (start.at) start.at += count * start.stride;
   };
   meanwhile(0, BLOCK);
   while (rows >= MOST) some(multiply_rows<MOST>, MOST);
@@ -166,30 +212,40 @@ static inline void multiply(const Left& a, int rows, const uint32_t* b, int unit
 }
 #endif
 
-static inline void multiply(const Left& a, int rows, const uint32_t* b, int units, float* c, long c_stride) {
-  multiply(a, rows, b, units, c, c_stride, [](int, int) {});
+static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c, long c_stride) {
+  multiply<true>(a, rows, b, units, {}, c, c_stride, [](int, int) {});
 }
 
-// One panel of a weight, as products take it; `room` for it where it is made first.
-static inline const uint32_t* panel_of(const Product& of, int panel, [[maybe_unused]] uint32_t* room) {
-  long units = (long)of.inward / UNIT * PANEL;
+// A panel's rows [from, from + inward) of a weight, as products take them; `room` for them where they are made first.
+static inline const uint32_t* panel_of(const Product& of, int panel, int from, int inward,
+                                       [[maybe_unused]] uint32_t* room) {
+  long at = ((long)panel * of.inward + from) / UNIT * PANEL;
 #ifndef SIE_BFLOAT16
   if (of.halved) {
-    const uint16_t* from = (const uint16_t*)of.weight + panel * units;
-    for (long unit = 0; unit < units; unit += 8) {
-      _mm256_storeu_ps((float*)room + unit, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(from + unit))));
+    const uint16_t* halves = (const uint16_t*)of.weight + at;
+    for (long unit = 0; unit < (long)inward * PANEL; unit += 8) {
+      _mm256_storeu_ps((float*)room + unit, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(halves + unit))));
     }
     return room;
   }
 #endif
-  return (const uint32_t*)of.weight + panel * units;
+  return (const uint32_t*)of.weight + at;
+}
+
+// The product for columns [from, from + outward) alone.
+static inline Product columns(const Product& of, int from, int outward) {
+  Product some = of;
+  some.weight = (const char*)of.weight + (long)from * of.inward * (of.halved ? 2 : sizeof(Number));
+  if (of.bias) some.bias = of.bias + from;
+  some.outward = outward;
+  return some;
 }
 
 // Multiply a [rows][inward], in blocks, and give the result, activated, two vectors that lie side by side at a time, to
 // `take(row, column, left, right)`. The panels are shared among the threads of the region this is called in, which go
-// on when all are through. `then`: the product that comes next.
+// on when all are through. `then`: the weight that is multiplied with next.
 template <int ACTIVATION, class Take>
-static void multiplied(const Number* a, int rows, const Product& of, const Product& then, uint32_t* room, Take take) {
+static void multiplied(Number* a, int rows, const Product& of, const void* then, uint32_t* room, Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
   // What is done to a block is done while the next one is multiplied.
   int now = 0, first_before = 0, some_before = 0, column_before = 0;
@@ -197,24 +253,23 @@ static void multiplied(const Number* a, int rows, const Product& of, const Produ
     const float* c = made[1 - now];
     to = to < some_before ? to : some_before;
     for (int at = 0; at < PANEL; at += 2 * WIDTH) {
-      const float* bias = of.bias + column_before + at;
-      Vector left = of.bias ? load(bias) : Vector{}, right = of.bias ? load(bias + WIDTH) : Vector{};
       for (int row = from; row < to; row++) {
         const float* x = c + row * PANEL + at;
-        take(first_before + row, column_before + at, activated<ACTIVATION>(load(x) + left),
-             activated<ACTIVATION>(load(x + WIDTH) + right));
+        take(first_before + row, column_before + at, activated<ACTIVATION>(load(x)),
+             activated<ACTIVATION>(load(x + WIDTH)));
       }
     }
   };
   int units = of.inward / UNIT, blocks = (rows + BLOCK - 1) / BLOCK, lines = (PANEL + blocks - 1) / blocks;
 #pragma omp for schedule(static) nowait
   for (int panel = 0; panel < of.outward / PANEL; panel++) {
-    const uint32_t *weight = panel_of(of, panel, room), *next = weight + units * PANEL;
-    if (panel == of.outward / PANEL - 1) next = (const uint32_t*)then.weight;
+    const uint32_t *weight = panel_of(of, panel, 0, of.inward, room), *next = weight + units * PANEL;
+    if (panel == of.outward / PANEL - 1) next = (const uint32_t*)then;
+    Start start = {of.bias ? of.bias + panel * PANEL : nullptr, 0};
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, next += lines * units) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
-      Left left = in_blocks(a + (long)first * of.inward, of.inward);
-      multiply(left, some, weight, units, made[now], PANEL, finish, next, lines);
+      Rows left = in_blocks(a + (long)first * of.inward, of.inward);
+      multiply(left, some, weight, units, start, made[now], PANEL, finish, next, lines);
       first_before = first, some_before = some, column_before = panel * PANEL;
     }
   }
@@ -223,7 +278,7 @@ static void multiplied(const Number* a, int rows, const Product& of, const Produ
 }
 
 template <class Take>
-static void multiplied(const Number* a, int rows, const Product& of, const Product& then, uint32_t* room, Take take) {
+static void multiplied(Number* a, int rows, const Product& of, const void* then, uint32_t* room, Take take) {
   switch (of.activation) {
     case GELU:
       return multiplied<GELU>(a, rows, of, then, room, take);
@@ -237,5 +292,46 @@ static void multiplied(const Number* a, int rows, const Product& of, const Produ
       return multiplied<TANH>(a, rows, of, then, room, take);
     default:
       return multiplied<NONE>(a, rows, of, then, room, take);
+  }
+}
+
+static inline void copy_panel(const float* from, long from_stride, float* to, long to_stride, int rows) {
+  for (; rows > 0; rows--, from += from_stride, to += to_stride) memcpy(to, from, PANEL * 4);
+}
+
+// Multiply a [rows][inward], in blocks, with rows [from, from + inward) of a weight, and add the result to x [rows]
+// [columns of the weight], with the first of them the bias. Otherwise as `multiplied`.
+static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const void* then,
+                            uint32_t* room) {
+  alignas(64) float rest[BLOCK * PANEL];
+  int units = inward / UNIT, blocks = (rows + BLOCK - 1) / BLOCK, lines = (PANEL + blocks - 1) / blocks;
+  long stride = of.outward;
+#pragma omp for schedule(static)
+  for (int panel = 0; panel < of.outward / PANEL; panel++) {
+    const uint32_t *weight = panel_of(of, panel, from, inward, room), *next = weight + of.inward / UNIT * PANEL;
+    if (panel == of.outward / PANEL - 1) next = (const uint32_t*)then;
+    float* to = x + panel * PANEL;
+    // The bias is added to a block while the one before it is multiplied.
+    auto biased = [&](int first, int last) {
+      const float* bias = of.bias + panel * PANEL;
+      for (int row = first; of.bias && !from && row < last && row < rows; row++) {
+        for (int at = 0; at < PANEL; at += WIDTH)
+          store(to + row * stride + at, load(to + row * stride + at) + load(bias + at));
+      }
+    };
+    biased(0, BLOCK);
+    for (int first = 0; first < rows; first += BLOCK, next += lines * units) {
+      Rows left = in_blocks(a + (long)first * inward, inward);
+      auto ahead = [&](int some, int end) { biased(first + BLOCK + some, first + BLOCK + end); };
+      float* at = to + first * stride;
+      if (rows - first >= BLOCK) {
+        multiply(left, BLOCK, weight, units, {at, stride}, at, stride, ahead, next, lines);
+        continue;
+      }
+      // Of fewer rows tiles would take more than there are.
+      copy_panel(at, stride, rest, PANEL, rows - first);
+      multiply(left, rows - first, weight, units, {rest, PANEL}, rest, PANEL, ahead, next, lines);
+      copy_panel(rest, PANEL, at, stride, rows - first);
+    }
   }
 }
