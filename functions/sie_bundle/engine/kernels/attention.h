@@ -16,15 +16,22 @@ struct Sight {
 
 constexpr float UNSEEN = -1e30f;
 
+// Of a head at a time, so that their scores stay in the first-level cache beside keys and values.
+#ifdef SIE_AMX
+constexpr int QUERIES = 16;
+#else
+constexpr int QUERIES = BLOCK;
+#endif
+
 // Room of one thread, for texts of up to so many tokens.
 struct HeadRoom {
   uint32_t* keys;    // panels of 32 keys, [size / UNIT][32] units each
   uint32_t* values;  // panels of 32 dimensions, [keys / UNIT][32] units each
-  float* scores;     // [BLOCK][tokens]; weights take the place of a row's, from its start
+  float* scores;     // [QUERIES][tokens]; weights take the place of a row's, from its start
 
   static long bytes(long tokens, long size) {
     tokens = whole(tokens), size = whole(size);
-    return 2 * (tokens * size * sizeof(Number) + 64) + BLOCK * tokens * 4 + 64;
+    return 2 * (tokens * size * sizeof(Number) + 64) + QUERIES * tokens * 4;
   }
   HeadRoom(char* room, long tokens, long size) {
     tokens = whole(tokens), size = whole(size);
@@ -36,19 +43,19 @@ struct HeadRoom {
 
 // Rows of numbers become columns of units: key after key, [tokens][size] to panels. Behind the last there are zeros.
 static inline void pack_keys(const Rows& from, int tokens, int size, uint32_t* to) {
-  constexpr int EACH = PANEL / UNIT;
   int units = whole(size) / UNIT, own = (size + UNIT - 1) / UNIT;
-  for (int first = 0; first < tokens; first += PANEL, to += units * PANEL) {
-    int some = tokens - first < PANEL ? tokens - first : PANEL;
-    if (some < PANEL || own < units) memset(to, 0, units * PANEL * 4);
-    for (int key = 0; key < some; key++) {
-      for (int group = 0; group < own; group += EACH) {
-        const Number* row = from.place(first + key, group * UNIT);
-        for (int unit = 0; unit < EACH && group + unit < own; unit++)
-          memcpy(to + (group + unit) * PANEL + key, row + unit * UNIT, 4);
+  for (int first = 0; first < whole(tokens); first += WIDTH) {
+    uint32_t* panel = to + first / PANEL * units * PANEL + first % PANEL;
+    for (int unit = 0; unit < units; unit += WIDTH) {
+      Vector rows[WIDTH] = {};
+      for (int key = 0; key < WIDTH && first + key < tokens; key++) {
+        Vector row = load((const float*)from.place(first + key, unit * UNIT));
+        rows[key] = unit + WIDTH > own ? within(row, unit, 0, own, 0) : row;
       }
-      if (UNIT == 2 && size % 2) to[(own - 1) * PANEL + key] &= 0xffff;
+      transpose(rows);
+      for (int i = 0; i < WIDTH; i++) store((float*)panel + (unit + i) * PANEL, rows[i]);
     }
+    for (int key = 0; UNIT == 2 && size % 2 && key < WIDTH; key++) panel[(own - 1) * PANEL + key] &= 0xffff;
   }
 }
 
@@ -132,46 +139,68 @@ static inline void biased(float* scores, int from, int to, int place, float scal
   }
 }
 
-// What the queries q of a head, one for each of a text's tokens, see of the keys and values in the room, of which the
-// first `seen` are seen: into the head's columns of `out`, blocks of that width, from row `start` on.
-static void attend(const Rows& q, const HeadRoom& room, int tokens, int seen, int size, const Sight& sight, int head,
-                   Number* out, long out_width, long start) {
-  alignas(64) float c[BLOCK * PANEL];
-  float shares[BLOCK + WIDTH], scale = 1.0f / __builtin_sqrtf(size);
-  Span spans[BLOCK];
-  int units = whole(size) / UNIT, all_units = whole(seen) / UNIT, window = sight.window < 0 ? tokens : sight.window;
-  bool added = sight.bias || sight.slopes;
-  for (int first = 0; first < tokens; first += BLOCK) {
-    int some = tokens - first < BLOCK ? tokens - first : BLOCK, last = first + some - 1;
-    int low = first > window ? (first - window) / PANEL * PANEL : 0;
-    int high = sight.causal ? last + 1 : last + window + 1;
+// Attention of one head of one text.
+struct Head {
+  Rows queries;  // one for each of the text's tokens, of which keys and values of the first `seen` are in the room
+  const HeadRoom& room;
+  const Sight& sight;
+  int tokens, seen, size, number;
+  Number* out;  // in blocks of that width: into the head's columns from row `start` on
+  long out_width, start;
+
+  // Queries [first, first + rows) and all keys that any of them sees, [low, low + width).
+  struct Block {
+    int first, rows, low, width;
+  };
+
+  int window() const { return sight.window < 0 ? tokens : sight.window; }
+
+  Block block(int first) const {
+    int rows = tokens - first < QUERIES ? tokens - first : QUERIES, last = first + rows - 1;
+    int low = first > window() ? (first - window()) / PANEL * PANEL : 0;
+    int high = sight.causal ? last + 1 : last + window() + 1;
     high = whole(high < seen ? high : seen);
     low = low < high ? low : high - PANEL;
-    long width = high - low;
-    for (int key = low; key < high; key += PANEL) {
-      const uint32_t* keys = room.keys + (long)(key / PANEL) * units * PANEL;
-      multiply(q.from(first, 0), some, keys, units, room.scores + key - low, width);
+    return {first, rows, low, high - low};
+  }
+
+  void score(const Block& of, float* scores) const {
+    int units = whole(size) / UNIT;
+    for (int key = 0; key < of.width; key += PANEL) {
+      const uint32_t* keys = room.keys + (long)(of.low + key) / PANEL * units * PANEL;
+      multiply(queries.from(of.first, 0), of.rows, keys, units, scores + key, of.width);
     }
-    for (int row = 0; row < some; row++) {
-      int token = first + row, from = token > window ? token - window : 0;
-      int to = sight.causal ? token + 1 : token + window + 1;
-      to = to < seen ? to : seen, to = to > low ? to : low, from = from < to ? from : to,
-      from = from > low ? from : low;
-      spans[row] = {from - low, to - low};
+  }
+
+  // Scores become weights, for what `softmax` gives.
+  void weigh(const Block& of, float* scores, float* shares) const {
+    Span spans[QUERIES];
+    float scale = 1.0f / __builtin_sqrtf(size);
+    bool added = sight.bias || sight.slopes;
+    for (int row = 0; row < of.rows; row++) {
+      int token = of.first + row, from = token > window() ? token - window() : 0;
+      int to = sight.causal ? token + 1 : token + window() + 1;
+      to = to < seen ? to : seen, to = to > of.low ? to : of.low;
+      from = from < to ? from : to, from = from > of.low ? from : of.low;
+      spans[row] = {from - of.low, to - of.low};
       if (added) {
-        const float* bias = sight.bias ? sight.bias + (head * sight.side + token) * sight.side : nullptr;
-        float* scores = room.scores + row * width + from - low;
-        biased(scores, from, to, token, scale, bias, sight.slopes ? sight.slopes[head] : 0);
+        const float* bias = sight.bias ? sight.bias + (number * sight.side + token) * sight.side : nullptr;
+        float slope = sight.slopes ? sight.slopes[number] : 0;
+        biased(scores + row * of.width + from - of.low, from, to, token, scale, bias, slope);
       }
     }
-    softmax(room.scores, some, width, spans, added ? 1 : scale, shares);
+    softmax(scores, of.rows, of.width, spans, added ? 1 : scale, shares);
+  }
+
+  void gather(const Block& of, float* weights, const float* shares) const {
+    alignas(64) float c[QUERIES * PANEL];
     for (int column = 0; column < size; column += PANEL) {
-      const uint32_t* values = room.values + (long)(column / PANEL) * all_units * PANEL + low / UNIT * PANEL;
-      multiply(row_by_row((Number*)room.scores, width * UNIT), some, values, width / UNIT, c, PANEL);
-      for (int row = 0; row < some; row++) {
+      const uint32_t* values = room.values + ((long)column / PANEL * whole(seen) + of.low) / UNIT * PANEL;
+      multiply(row_by_row((Number*)weights, of.width * UNIT), of.rows, values, of.width / UNIT, c, PANEL);
+      for (int row = 0; row < of.rows; row++) {
         const float* x = c + row * PANEL;
         Vector share = all(shares[row]);
-        long token = start + first + row, from = (long)head * size + column;
+        long token = start + of.first + row, from = (long)number * size + column;
         Number made[PANEL], *to = out + place(token, from, out_width);
         bool together = size - column >= PANEL && from % PANEL == 0;
         for (int at = 0; at < PANEL; at += 2 * WIDTH) {
@@ -182,4 +211,14 @@ static void attend(const Rows& q, const HeadRoom& room, int tokens, int seen, in
       }
     }
   }
-}
+
+  void attend() const {
+    float shares[QUERIES + WIDTH];
+    for (int first = 0; first < tokens; first += QUERIES) {
+      Block of = block(first);
+      score(of, room.scores);
+      weigh(of, room.scores, shares);
+      gather(of, room.scores, shares);
+    }
+  }
+};

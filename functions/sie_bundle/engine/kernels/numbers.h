@@ -78,6 +78,27 @@ static inline Vector across(Vector* rows, Of of) {
   return rows[0];
 }
 
+// WIDTH vectors become their columns: a perfect shuffle of all of them, as often as their number can be halved.
+static inline void transpose(Vector* rows) {
+  constexpr int HALF = WIDTH / 2;
+#ifdef __AVX512F__
+  constexpr Whole low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+#else
+  constexpr Whole low = {0, 8, 1, 9, 2, 10, 3, 11};
+#endif
+#pragma GCC unroll 4
+  for (int count = WIDTH; count > 1; count /= 2) {
+    Vector next[WIDTH];
+#pragma GCC unroll 8
+    for (int i = 0; i < HALF; i++) {
+      next[2 * i] = __builtin_shuffle(rows[i], rows[i + HALF], low);
+      next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + HALF], low + HALF);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++) rows[i] = next[i];
+  }
+}
+
 #ifdef SIE_BFLOAT16
 typedef uint16_t Number;
 static inline Vector load(const Number* from) {

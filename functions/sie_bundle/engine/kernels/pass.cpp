@@ -54,10 +54,10 @@ static inline int most(int a, int b) { return a > b ? a : b; }
 
 static inline int rows_of(const Pass& of) { return most(NUMBERS / of.hidden / BLOCK, 2) * BLOCK; }
 
-// As many panels for each thread.
+// As many panels for each thread; of a single block all, which meets each panel once.
 static inline int inner_of(const Pass& of) {
   int inner = (INNER / PANEL + of.threads - 1) / of.threads * of.threads * PANEL, all = of.layers[0].down.inward;
-  return inner < all ? inner : all;
+  return of.tokens <= BLOCK || inner > all ? all : inner;
 }
 
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
@@ -102,16 +102,22 @@ struct Room {
 // x [columns] normed, to `kept` and as numbers to that row of `to`, in blocks; either may be null. Without a norm: as
 // it is. Behind the norm's own size there are zeros, before and after.
 static inline void normed_row(const float* x, const Norm& norm, int columns, float* kept, Number* to, long row) {
-  Vector sum = {}, squares = {}, shift = {}, scale = {};
+  Vector shift = {}, scale = {};
   if (norm.exists) {
-    for (int at = 0; !norm.rms && at < columns; at += WIDTH) sum += load(x + at);
-    shift = all(total(sum) / norm.size);
-    for (int at = 0; at < columns; at += WIDTH) {
-      Vector apart = load(x + at) - shift;
-      if (at + WIDTH > norm.size) apart = within(apart, at, 0, norm.size, 0);
-      squares += apart * apart;
+    // Two sums of each: an addition does not wait for the one before.
+    Vector sums[2] = {}, squares[2] = {};
+    for (int at = 0; !norm.rms && at < columns; at += 2 * WIDTH) {
+      sums[0] += load(x + at), sums[1] += load(x + at + WIDTH);
     }
-    scale = all(1.0f / __builtin_sqrtf(total(squares) / norm.size + norm.eps));
+    shift = all(total(sums[0] + sums[1]) / norm.size);
+    for (int at = 0; at < columns; at += 2 * WIDTH) {
+      for (int half = 0; half < 2; half++) {
+        Vector apart = load(x + at + half * WIDTH) - shift;
+        if (at + 2 * WIDTH > norm.size) apart = within(apart, at + half * WIDTH, 0, norm.size, 0);
+        squares[half] += apart * apart;
+      }
+    }
+    scale = all(1.0f / __builtin_sqrtf(total(squares[0] + squares[1]) / norm.size + norm.eps));
   }
   auto made = [&](int at) {
     Vector y = load(x + at);
@@ -181,8 +187,17 @@ static void attended(const Pass& of, const Layer& layer, const Room& room, char*
     pack_keys(qkv.from(start, keys + key_head * of.size), of.seen[text], of.size, head_room.keys);
     pack_values(qkv.from(start, values + key_head * of.size), of.seen[text], of.size, head_room.values);
     for (int head = key_head * each; head < (key_head + 1) * each; head++) {
-      attend(qkv.from(start, head * of.size), head_room, tokens, of.seen[text], of.size, of.sights[layer.sight], head,
-             room.seen, layer.output.inward, start);
+      Head{qkv.from(start, head * of.size),
+           head_room,
+           of.sights[layer.sight],
+           tokens,
+           of.seen[text],
+           of.size,
+           head,
+           room.seen,
+           layer.output.inward,
+           start}
+          .attend();
     }
   }
 }

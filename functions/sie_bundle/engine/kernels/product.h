@@ -217,7 +217,7 @@ static inline void multiply(const Rows& a, int rows, const uint32_t* b, int unit
 }
 
 // A panel's rows [from, from + inward) of a weight, as products take them; `room` for them where they are made first.
-static inline const uint32_t* panel_of(const Product& of, int panel, int from, int inward,
+static inline const uint32_t* panel_of(const Product& of, int panel, int from, [[maybe_unused]] int inward,
                                        [[maybe_unused]] uint32_t* room) {
   long at = ((long)panel * of.inward + from) / UNIT * PANEL;
 #ifndef SIE_BFLOAT16
@@ -241,6 +241,13 @@ static inline Product columns(const Product& of, int from, int outward) {
   return some;
 }
 
+// Lines of the next panel that are fetched in each step, so that all of it is there behind these rows. A single block
+// waits for its panel only, which the CPU fetches ahead by itself.
+static inline int lines_beside(int rows) {
+  int blocks = (rows + BLOCK - 1) / BLOCK;
+  return blocks > 1 ? (PANEL + blocks - 1) / blocks : 0;
+}
+
 // Multiply a [rows][inward], in blocks, and give the result, activated, two vectors that lie side by side at a time, to
 // `take(row, column, left, right)`. The panels are shared among the threads of the region this is called in, which go
 // on when all are through. `then`: the weight that is multiplied with next.
@@ -260,7 +267,7 @@ static void multiplied(Number* a, int rows, const Product& of, const void* then,
       }
     }
   };
-  int units = of.inward / UNIT, blocks = (rows + BLOCK - 1) / BLOCK, lines = (PANEL + blocks - 1) / blocks;
+  int units = of.inward / UNIT, lines = lines_beside(rows);
 #pragma omp for schedule(static) nowait
   for (int panel = 0; panel < of.outward / PANEL; panel++) {
     const uint32_t *weight = panel_of(of, panel, 0, of.inward, room), *next = weight + units * PANEL;
@@ -304,7 +311,7 @@ static inline void copy_panel(const float* from, long from_stride, float* to, lo
 static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const void* then,
                             uint32_t* room) {
   alignas(64) float rest[BLOCK * PANEL];
-  int units = inward / UNIT, blocks = (rows + BLOCK - 1) / BLOCK, lines = (PANEL + blocks - 1) / blocks;
+  int units = inward / UNIT, lines = lines_beside(rows);
   long stride = of.outward;
 #pragma omp for schedule(static)
   for (int panel = 0; panel < of.outward / PANEL; panel++) {
