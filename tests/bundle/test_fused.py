@@ -141,6 +141,9 @@ KINDS: dict[str, dict[str, object]] = {
     "norms of each head": {"q_norm": 32, "rms": True, "pre_norm": True, "rope": 0, "heads": 4, "key_heads": 2},
     "norms of all heads": {"q_norm": 64, "between": True, "gated": True},
     "rotated": {"rope": 0, "gated": True, "activation": "gelu"},
+    "inner states in pieces": {"inner": 900},
+    "gated inner states in pieces": {"inner": 900, "gated": True, "bias": False, "pre_norm": True},
+    "states so wide that few rows are taken at a time": {"hidden": 2080},
 }
 
 
@@ -208,7 +211,7 @@ def test_any_lengths_on_any_threads_equal_torchs_steps(of: str, lengths: list[in
 @pytest.mark.parametrize("of", variants.EVERY)
 def test_a_text_is_computed_to_the_last_bit_as_alone_whatever_is_beside_it(of: str) -> None:
     torch.manual_seed(6)
-    fused = made(of, [a_layer()])
+    fused = made(of, [a_layer(inner=900)])
     states = {length: random(length, 64) for length in (5, 33, 100)}
     together = fused(torch.cat([*states.values()]), batch([*states]), [], [Sight()])
     start = 0
@@ -232,7 +235,7 @@ def test_weights_of_float16_are_computed_with_in_float32(of: str) -> None:
     if variants.dtype(of) is not torch.float32:
         pytest.skip("bfloat16 is multiplied as it is")
     torch.manual_seed(8)
-    halved = _in(torch.float16, a_layer())
+    halved = _in(torch.float16, a_layer(inner=900))
     x, packed = random(45, 64), batch([5, 40])
     got = made(of, [halved], torch.float16)(x.clone(), packed, [], [Sight()])
     assert (got - stepwise(x, [_in(torch.float32, halved)], packed, [], Sight())).abs().max() < 2e-5
@@ -248,6 +251,14 @@ def test_what_onednn_computes_around_a_pass_stays_right(of: str) -> None:
         got = torch.ops.mkldnn._linear_pointwise(rows, reordered, None, "none", [], "")
         assert torch.allclose(got.float(), rows.float() @ weight.float().T, rtol=1e-2, atol=0.1)
         compare(of, [a_layer()], batch([40]))
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_numbers_below_the_smallest_normal_one_are_none_within_a_pass_only(of: str) -> None:
+    torch.manual_seed(10)
+    small = np.array([1e-39], dtype=np.float32)
+    compare(of, [a_layer()], batch([40]))
+    assert (small * np.float32(0.5))[0] > 0
 
 
 def test_a_panel_holds_thirty_two_columns_in_whole_units() -> None:
