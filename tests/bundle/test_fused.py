@@ -143,7 +143,6 @@ KINDS: dict[str, dict[str, object]] = {
     "rotated": {"rope": 0, "gated": True, "activation": "gelu"},
     "inner states in pieces": {"inner": 900},
     "gated inner states in pieces": {"inner": 900, "gated": True, "bias": False, "pre_norm": True},
-    "states so wide that few rows are taken at a time": {"hidden": 2080},
 }
 
 

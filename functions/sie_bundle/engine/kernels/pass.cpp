@@ -6,6 +6,8 @@
 // field.
 #include <omp.h>
 
+#include <algorithm>
+
 #include "attention.h"
 
 struct Norm {
@@ -41,23 +43,19 @@ struct Pass {
   int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
 };
 
-// Rows between two attentions at a time, of so many numbers in all, and columns of their inner states at a time: with
-// both they fit the second-level cache.
+// Rows between two attentions at a time, and columns of their inner states: of a small model they fit the second-level
+// cache with both. Of a large one they do not, but its weights, which are read once for all of them, are more by far.
 #ifdef SIE_AMX
-constexpr int NUMBERS = 192 * 1024;
+constexpr int ROWS = 16 * BLOCK;
 #else
-constexpr int NUMBERS = 108 * 1024;
+constexpr int ROWS = 8 * BLOCK;
 #endif
 constexpr int INNER = 12 * PANEL;
-
-static inline int most(int a, int b) { return a > b ? a : b; }
-
-static inline int rows_of(const Pass& of) { return most(NUMBERS / of.hidden / BLOCK, 2) * BLOCK; }
 
 // As many panels for each thread; of a single block all, which meets each panel once.
 static inline int inner_of(const Pass& of) {
   int inner = (INNER / PANEL + of.threads - 1) / of.threads * of.threads * PANEL, all = of.layers[0].down.inward;
-  return of.tokens <= BLOCK || inner > all ? all : inner;
+  return of.tokens <= BLOCK ? all : std::min(inner, all);
 }
 
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
@@ -66,7 +64,7 @@ struct Room {
   Number* normed;  // [tokens][hidden], in blocks
   Number* qkv;     // [tokens][out of qkv], in panels of all tokens where heads are whole ones; else row by row
   Number* seen;    // [tokens][in of output], in blocks: what attention gives
-  Number* inner;   // [rows at a time][inner columns at a time], in blocks
+  Number* inner;   // [ROWS][inner columns at a time], in blocks
   float* before;   // [tokens][hidden], where a layer's input is added a second time
   char* own;       // of each thread
   long own_bytes, bytes;
@@ -84,16 +82,15 @@ struct Room {
     const Layer& first = of.layers[0];
     for (int i = 0; i < of.count; i++) {
       const Layer& layer = of.layers[i];
-      in = most(in, most(most(layer.qkv.inward, layer.output.inward), most(layer.up.inward, layer.down.inward)));
+      in = std::max({in, layer.qkv.inward, layer.output.inward, layer.up.inward, layer.down.inward});
       between |= layer.between_norm.exists;
     }
     normed = (Number*)take(rows * of.hidden * sizeof(Number));
     qkv = (Number*)take(rows * first.qkv.outward * sizeof(Number));
     seen = (Number*)take(rows * first.output.inward * sizeof(Number));
-    inner = (Number*)take((long)(rows_of(of) + BLOCK) * inner_of(of) * sizeof(Number));
+    inner = (Number*)take(std::min(rows, (long)ROWS + BLOCK) * inner_of(of) * sizeof(Number));
     before = (float*)take(between ? (long)of.tokens * of.hidden * 4 : 0);
-    long panel = (long)in * PANEL * 4, head = HeadRoom::bytes(of.longest, of.size);
-    own_bytes = ((panel > head ? panel : head) + 63) / 64 * 64;
+    own_bytes = (std::max((long)in * PANEL * 4, HeadRoom::bytes(of.longest, of.size)) + 63) / 64 * 64;
     own = take(own_bytes * of.threads);
     bytes = at - of.room + 64;
   }
@@ -235,7 +232,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     norm_all(layer.between_norm, true);
   }
   for (int from = 0, all = layer.down.inward; from < all; from += inner_of(of)) {
-    int width = all - from < inner_of(of) ? all - from : inner_of(of);
+    int width = std::min(all - from, inner_of(of));
     Product up = columns(layer.up, from, width), gate = columns(layer.gate, from, width);
     const char* down = (const char*)layer.down.weight + (long)from * PANEL * (layer.down.halved ? 2 : sizeof(Number));
     multiplied(
@@ -277,9 +274,7 @@ extern "C" void pass(const Pass* given) {
       normed_row(of.states + (long)row * of.hidden, first_norm, of.hidden, nullptr, room.normed, row);
     }
     auto blocks = [&](auto each) {
-      int most = rows_of(of);
-      for (int first = 0; first < of.tokens; first += most)
-        each(first, of.tokens - first < most ? of.tokens - first : most);
+      for (int first = 0; first < of.tokens; first += ROWS) each(first, std::min(of.tokens - first, ROWS));
     };
     blocks([&](int first, int rows) { queried(of, of.layers[0], room, (uint32_t*)own, first, rows); });
     for (int i = 0; i < of.count; i++) {
