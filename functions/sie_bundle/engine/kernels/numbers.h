@@ -16,6 +16,12 @@ constexpr int WIDTH = 8;
 #endif
 typedef float Vector __attribute__((vector_size(WIDTH * 4)));
 typedef int32_t Whole __attribute__((vector_size(WIDTH * 4)));
+// The number of each lane.
+#ifdef __AVX512F__
+constexpr Whole LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+constexpr Whole LANE = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
 typedef float Anywhere __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias));
 
 static inline Vector load(const float* from) { return *(const Anywhere*)from; }
@@ -50,23 +56,14 @@ static inline Vector scaled(Vector x, Vector power) {
 
 // x where its lanes, of which the first is number `at`, are from `from` to before `to`; else `rest`.
 static inline Vector within(Vector x, int at, int from, int to, float rest) {
-#ifdef __AVX512F__
-  constexpr Whole first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#else
-  constexpr Whole first = {0, 1, 2, 3, 4, 5, 6, 7};
-#endif
-  Whole lane = first + at;
+  Whole lane = LANE + at;
   return lane >= from ? (lane < to ? x : all(rest)) : all(rest);
 }
 
 // What each of WIDTH vectors comes to, one to a lane: half of them at a time beside the other half.
 template <class Of>
 static inline Vector across(Vector* rows, Of of) {
-#ifdef __AVX512F__
-  constexpr Whole even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
-#else
-  constexpr Whole even = {0, 2, 4, 6, 8, 10, 12, 14};
-#endif
+  const Whole even = 2 * LANE;
 #pragma GCC unroll 4
   for (int count = WIDTH; count > 1; count /= 2) {
 #pragma GCC unroll 8
@@ -81,11 +78,7 @@ static inline Vector across(Vector* rows, Of of) {
 // WIDTH vectors become their columns: a perfect shuffle of all of them, as often as their number can be halved.
 static inline void transpose(Vector* rows) {
   constexpr int HALF = WIDTH / 2;
-#ifdef __AVX512F__
-  constexpr Whole low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-#else
-  constexpr Whole low = {0, 8, 1, 9, 2, 10, 3, 11};
-#endif
+  const Whole low = LANE / 2 + LANE % 2 * WIDTH;
 #pragma GCC unroll 4
   for (int count = WIDTH; count > 1; count /= 2) {
     Vector next[WIDTH];

@@ -52,10 +52,14 @@ constexpr int ROWS = 8 * BLOCK;
 #endif
 constexpr int INNER = 12 * PANEL;
 
-// As many panels for each thread; of a single block all, which meets each panel once.
+// As many panels for each thread. Of a single block all with AMX, which meets each panel once, and whose tiles add one
+// product after the other to the states: in pieces or not, to the same bits. Elsewhere a piece is summed by itself.
 static inline int inner_of(const Pass& of) {
   int inner = (INNER / PANEL + of.threads - 1) / of.threads * of.threads * PANEL, all = of.layers[0].down.inward;
-  return of.tokens <= BLOCK ? all : std::min(inner, all);
+#ifdef SIE_AMX
+  if (of.tokens <= BLOCK) return all;
+#endif
+  return std::min(inner, all);
 }
 
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a

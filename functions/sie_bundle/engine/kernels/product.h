@@ -166,10 +166,6 @@ template <int ROWS>
 static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, Start start, float* c, long c_stride) {
   for (int column = 0; column < PANEL; column += 2 * WIDTH) {
     Vector sums[ROWS][2] = {};
-    for (int row = 0; start.at && row < ROWS; row++) {
-      sums[row][0] = load(start.at + row * start.stride + column);
-      sums[row][1] = load(start.at + row * start.stride + column + WIDTH);
-    }
     const float* unit = (const float*)b + column;
     const Number* of_rows = a.at;
     for (int group = 0; group < units; group += PANEL / UNIT, of_rows += a.step) {
@@ -185,8 +181,12 @@ static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, St
       }
     }
     for (int row = 0; row < ROWS; row++) {
-      store(c + row * c_stride + column, sums[row][0]);
-      store(c + row * c_stride + column + WIDTH, sums[row][1]);
+      for (int half = 0; half < 2; half++) {
+        int at = column + half * WIDTH;
+        // Last, for a large number takes less from one sum than from each of its parts.
+        if (start.at) sums[row][half] += load(start.at + row * start.stride + at);
+        store(c + row * c_stride + at, sums[row][half]);
+      }
     }
   }
 }
