@@ -122,7 +122,11 @@ def _name(of: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make libraries ahead of time."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m sie_bundle.engine.native",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every variant, into this folder")
     folder = parser.parse_args(arguments).all
     try:
