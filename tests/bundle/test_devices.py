@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from sie_bundle.engine import attention, packed_encoder
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.model import EncoderModel
+from sie_bundle.engine.packed_encoder import PackedEncoder
 from sie_bundle.engine.tokenization import Row, row
 from tests.bundle import test_jina_bert
 from tests.bundle.test_families import PACKED, rows_of
@@ -94,7 +95,8 @@ def test_slopes_run_there(family: str, tmp_path: Path) -> None:
 
 def test_a_tensor_left_on_the_host_is_noticed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = elsewhere(on_cpu("bert", tmp_path), tmp_path)
-    assert model._encoder.device == ELSEWHERE
-    monkeypatch.setattr(model._encoder, "_types", torch.zeros(2, 32, dtype=torch.bfloat16))
+    assert isinstance(model._encoder, PackedEncoder) and model._encoder.device == ELSEWHERE
+    on_the_host = torch.zeros(2, 32, dtype=torch.bfloat16)
+    monkeypatch.setattr(model._encoder, "_embedding", model._encoder._embedding._replace(types=on_the_host))
     with pytest.raises(RuntimeError, match="two devices"):
         model.forward(rows_of("bert", tmp_path), {"dense": [0]})

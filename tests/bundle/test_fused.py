@@ -11,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sie_bundle.engine import cpu_attention, layer, native
+from sie_bundle.engine import cpu_attention, layer, native, pooling
+from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, check, panels
 from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
 from sie_bundle.engine.linear import Product, plain
 from sie_bundle.engine.packing import Packed, pack
+from sie_bundle.engine.parameters import FLOATS
 from sie_bundle.engine.positions import Turn
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.tokenization import Row, row
 from sie_sdk.errors import ModelLoadFailedError
 from tests.bundle import variants
 
@@ -78,11 +80,18 @@ def a_layer(
 
 
 def batch(lengths: Sequence[int], seen: int | None = None) -> Packed:
-    return pack([Row(np.arange(each), each, min(seen or each, each)) for each in lengths], CPU)
+    """Texts of which each token is another word."""
+    starts = np.cumsum([0, *lengths[:-1]])
+    texts = zip(starts, lengths, strict=True)
+    return pack([Row(start + np.arange(each), each, min(seen or each, each)) for start, each in texts], CPU)
 
 
-def turns_of(packed: Packed, size: int) -> list[Turn]:
-    angles = packed.positions[:, None, None] * 10_000 ** -(torch.arange(0, size, 2) / size)
+def words_only(words: Tensor) -> Embedding:
+    return Embedding(words, None, None, 0, None, None, torch.float32)
+
+
+def tables_of(places: int, size: int) -> list[Turn]:
+    angles = torch.arange(places)[:, None, None] * 10_000 ** -(torch.arange(0, size, 2) / size)
     sines = torch.cat((-angles.sin(), angles.sin()), -1)
     return [Turn(torch.cat((angles.cos(), angles.cos()), -1), sines)]
 
@@ -97,25 +106,37 @@ def stepwise(x: Tensor, layers: Sequence[Layer], packed: Packed, turns: list[Tur
 
 def compare(of: str, layers: Sequence[Layer], packed: Packed, sight: Sight | None = None, threads: int = 1) -> None:
     """Compute both ways and compare."""
-    x = random(len(packed.ids), layers[0].output_norm.weight.numel())
+    embedding = words_only(random(len(packed.ids), layers[0].output_norm.weight.numel()))
     size = layers[0].attention.output.weight.shape[1] // layers[0].attention.heads  # type: ignore[union-attr]
-    turns = turns_of(packed, size) if layers[0].attention.rope >= 0 else []
-    expected = stepwise(x.clone(), layers, packed, turns, sight or Sight())
+    tables = tables_of(packed.longest, size) if layers[0].attention.rope >= 0 else []
+    turns = [Turn(table.cosines[packed.positions], table.sines[packed.positions]) for table in tables]
+    expected = stepwise(embedding(packed), layers, packed, turns, sight or Sight())
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        got = made(of, layers)(x.clone(), packed, turns, [sight or Sight()])
+        got = made(of, embedding, layers)(packed, tables, [sight or Sight()])
     finally:
         torch.set_num_threads(before)
     assert got.shape == expected.shape and got.isfinite().all()
     assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * max(1.0, float(expected.abs().max()))
 
 
-def made(of: str, layers: Sequence[Layer], weights: torch.dtype | None = None) -> Fused:
+def made(
+    of: str,
+    embedding: Embedding,
+    layers: Sequence[Layer],
+    weights: torch.dtype | None = None,
+    final_norm: Norm | None = None,
+) -> Fused:
     """By a variant, with its own kind of weights if there is no other."""
-    library, dtype = native.library(of, variants.FOLDER), variants.dtype(of)
-    assert library is not None
-    return Fused(library, [_in(weights or dtype, each) for each in layers], dtype)
+    dtype = variants.dtype(of)
+    return Fused(library(of), embedding, [_in(weights or dtype, each) for each in layers], final_norm, dtype)
+
+
+def library(of: str) -> native.Library:
+    found = native.library(of, variants.FOLDER)
+    assert found is not None
+    return found
 
 
 def _in(dtype: torch.dtype, of: Layer) -> Layer:
@@ -210,22 +231,21 @@ def test_any_lengths_on_any_threads_equal_torchs_steps(of: str, lengths: list[in
 @pytest.mark.parametrize("of", variants.EVERY)
 def test_a_text_is_computed_to_the_last_bit_as_alone_whatever_is_beside_it(of: str) -> None:
     torch.manual_seed(6)
-    fused = made(of, [a_layer(inner=900)])
-    states = {length: random(length, 64) for length in (5, 33, 100)}
-    together = fused(torch.cat([*states.values()]), batch([*states]), [], [Sight()])
-    start = 0
-    for length, x in states.items():
-        assert torch.equal(together[start : start + length], fused(x.clone(), batch([length]), [], [Sight()]))
-        start += length
+    fused = made(of, words_only(random(138, 64)), [a_layer(inner=900)])
+    together = batch([5, 33, 100])
+    states, start = fused(together, [], [Sight()]), 0
+    for text in together.rows:
+        alone = fused(pack([text], CPU), [], [Sight()])
+        assert torch.equal(states[start : start + len(text)], alone)
+        start += len(text)
 
 
 @pytest.mark.parametrize("of", variants.EVERY)
 def test_numbers_that_are_none_stay_within_their_text(of: str) -> None:
     torch.manual_seed(7)
-    fused = made(of, [a_layer()])
-    x = random(70, 64)
-    x[20] = torch.nan
-    finite = fused(x, batch([10, 30, 30]), [], [Sight()]).isfinite().all(dim=1)
+    words = random(70, 64)
+    words[20] = torch.nan
+    finite = made(of, words_only(words), [a_layer()])(batch([10, 30, 30]), [], [Sight()]).isfinite().all(dim=1)
     assert finite[:10].all() and not finite[20] and finite[40:].all()
 
 
@@ -235,9 +255,10 @@ def test_weights_of_float16_are_computed_with_in_float32(of: str) -> None:
         pytest.skip("bfloat16 is multiplied as it is")
     torch.manual_seed(8)
     halved = _in(torch.float16, a_layer(inner=900))
-    x, packed = random(45, 64), batch([5, 40])
-    got = made(of, [halved], torch.float16)(x.clone(), packed, [], [Sight()])
-    assert (got - stepwise(x, [_in(torch.float32, halved)], packed, [], Sight())).abs().max() < 2e-5
+    embedding, packed = words_only(random(45, 64)), batch([5, 40])
+    got = made(of, embedding, [halved], torch.float16)(packed, [], [Sight()])
+    exact = stepwise(embedding(packed), [_in(torch.float32, halved)], packed, [], Sight())
+    assert (got - exact).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize("of", variants.EVERY)
@@ -302,21 +323,97 @@ def broken(**changes: object) -> Layer:
     ],
 )
 def test_shapes_that_contradict_each_other_are_refused_before_anything_reads_beyond_them(contradicting: Layer) -> None:
-    check([a_layer()])
+    tables = words_only(random(9, 64))
+    check(tables, [a_layer()], None)
     with pytest.raises(ModelLoadFailedError, match="contradict"):
-        check([contradicting])
-    with pytest.raises(ModelLoadFailedError, match="layer 1"):
-        check([a_layer(), contradicting])
+        check(tables, [contradicting], None)
+    with pytest.raises(ModelLoadFailedError, match="of layer 1"):
+        check(tables, [a_layer(), contradicting], None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        words_only(random(9, 65)),
+        words_only(random(9, 64))._replace(positions=random(9, 65)),
+        words_only(random(9, 64))._replace(types=random(2, 63)),
+        words_only(random(9, 64))._replace(norm=norm(65)),
+    ],
+)
+def test_tables_of_another_size_than_the_layers_states_are_refused(wrong: Embedding) -> None:
+    with pytest.raises(ModelLoadFailedError, match="before the first layer"):
+        check(wrong, [a_layer()], None)
+
+
+def test_a_final_norm_of_another_size_than_the_layers_states_is_refused() -> None:
+    with pytest.raises(ModelLoadFailedError, match="behind the last layer"):
+        check(words_only(random(9, 64)), [a_layer()], norm(65))
 
 
 @pytest.mark.parametrize("of", variants.EVERY)
 def test_what_a_batch_brings_is_as_large_as_the_weights_say_or_refused(of: str) -> None:
-    fused, packed, sight = made(of, [a_layer(rope=0)]), batch([40]), Sight()
-    fused(random(40, 64), packed, turns_of(packed, 32), [sight])
-    with pytest.raises(ValueError, match="states of 32"):
-        fused(random(40, 32), packed, turns_of(packed, 32), [sight])
+    embedding = Embedding(random(40, 64), random(50, 64), random(1, 64), 10, None, None, torch.float32)
+    fused, packed, sight = made(of, embedding, [a_layer(rope=0)]), batch([40]), Sight()
+    fused(packed, tables_of(40, 32), [sight])
     with pytest.raises(ValueError, match="heads of 32"):
-        fused(random(40, 64), packed, turns_of(packed, 16), [sight])
+        fused(packed, tables_of(40, 16), [sight])
+    with pytest.raises(ValueError, match="of 40 places"):
+        fused(packed, tables_of(39, 32), [sight])
     for bias in (random(1, 64, 64), random(2, 39, 39)):
         with pytest.raises(ValueError, match="a bias of"):
-            fused(random(40, 64), packed, turns_of(packed, 32), [Sight(bias=bias)])
+            fused(packed, tables_of(40, 32), [Sight(bias=bias)])
+    for ids in ([3, 40], [-1, 3]):
+        with pytest.raises(ValueError, match="for 40 words"):
+            fused(pack([row(ids)], CPU), tables_of(40, 32), [sight])
+    with pytest.raises(ValueError, match="41 tokens for 50 positions"):
+        fused(pack([row([1] * 41)], CPU), tables_of(41, 32), [sight])
+    with pytest.raises(ValueError, match="second text"):
+        fused(pack([Row(np.array([1, 2]), 1, 2)], CPU), tables_of(2, 32), [sight])
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("stored", FLOATS)
+@pytest.mark.parametrize("hidden", [64, 44, 7])
+def test_embedding_and_final_norm_equal_torchs_whatever_the_tables_are_stored_as(
+    hidden: int, stored: torch.dtype, of: str
+) -> None:
+    torch.manual_seed(11)
+    tables = (random(60, hidden).to(stored), random(52, hidden).to(stored), random(2, hidden).to(stored))
+    embedding = Embedding(*tables, 2, norm(hidden), None, torch.float32)
+    layers = [a_layer(hidden=hidden, heads=1, key_heads=1, size=8)]
+    final = norm(hidden, rms=True)
+    rows = [Row(np.array([59, 0, 3, 3]), 2, 4), row(range(50)), row([7])]
+    for some in (rows, rows[1:]):
+        packed = pack(some, CPU)
+        expected = final(stepwise(embedding(packed), layers, packed, [], Sight()))
+        got = made(of, embedding, layers, final_norm=final)(packed, [], [Sight()])
+        assert got.shape == expected.shape
+        assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_a_projection_of_narrower_tables_is_torchs(of: str) -> None:
+    torch.manual_seed(12)
+    weight = random(64, 16, scale=0.25)
+    embedding = words_only(random(45, 16))._replace(projection=plain(weight, None))
+    packed, layers = batch([5, 40]), [a_layer()]
+    expected = stepwise(embedding(packed), layers, packed, [], Sight())
+    got = made(of, embedding, layers)(packed, [], [Sight()])
+    assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("how", pooling.POOLINGS)
+@pytest.mark.parametrize("size", [64, 40])
+def test_each_pooling_equals_torchs(size: int, how: str, of: str) -> None:
+    torch.manual_seed(13)
+    packed = batch([4, 1, 40, 4])
+    padded = torch.zeros(len(packed.ids), 64)
+    padded[:, :size] = random(len(packed.ids), size)
+    states = padded[:, :size]
+    for unit in (False, True):
+        expected = pooling.pool(states, packed, how, unit)
+        got = torch.as_tensor(pooling.by(library(of))(states, packed, how, unit))
+        assert got.shape == (4, size) and (got - expected).abs().max() < 1e-6
+    nothing = pooling.by(library(of))(torch.zeros(49, 64), packed, how, True)
+    assert not np.asarray(nothing).any(), "a vector of no length stays one"

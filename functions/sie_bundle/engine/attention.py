@@ -108,7 +108,7 @@ class _Padded(NamedTuple):
 
 def _padded(packed: Packed, sight: Sight, dtype: torch.dtype) -> Iterator[_Padded]:
     """The batch in parts, made once for all layers."""
-    device = packed.ids.device
+    device = packed.device
     order = np.argsort(packed.places)
     lengths, starts = packed.lengths[order], packed.starts[order]
     seen = np.repeat([group.seen for group in packed.groups], [group.texts for group in packed.groups])

@@ -1,11 +1,12 @@
-"""All layers of a pass on a CPU as one call of compiled code: each product together with what is done to its results.
+"""A pass on a CPU as one call of compiled code: each product together with what is done to its results.
 
 Owns the layout of the weights that ``kernels/`` reads, its structures, and what it is told of a batch. Which steps
-there are is ``layer``'s: a `Layer` with plain weights goes in. Finding the library is ``native``'s.
+there are is ``embedding``'s and ``layer``'s: a `Layer` with plain weights goes in. Finding the library is ``native``'s.
 
 What it is faster by (``bench/README.md``): results of products are activated, added and rounded while they are in
 registers, rows between two attentions go through all steps while they are in the cache, and products of AMX go on
-beside that. torch has no step that does several of these at once.
+beside that. torch has no step that does several of these at once. And no step asks for Python's lock, for which a
+pass on one of two cores waited as long as it computed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sie_bundle.engine import layer, linear
+from sie_bundle.engine import layer, linear, native
+from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.native import Library
-from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.packing import Packed, address
+from sie_bundle.engine.parameters import FLOATS
 from sie_bundle.engine.positions import Turn
 from sie_bundle.engine.sight import Sight
 from sie_sdk.errors import ModelLoadFailedError
@@ -56,6 +59,18 @@ class _Layer(ctypes.Structure):
     )
 
 
+class _Table(ctypes.Structure):
+    _fields_ = (("rows", c_void_p), ("stored", c_int32))
+
+
+class _Embedding(ctypes.Structure):
+    _fields_ = (
+        *_fields(_Table, "words positions types"),
+        ("norm", _Norm),
+        *_fields(c_int32, "size first_position"),
+    )
+
+
 class _Turn(ctypes.Structure):
     _fields_ = tuple(_fields(c_void_p, "cosines sines"))
 
@@ -66,36 +81,49 @@ class _Sight(ctypes.Structure):
 
 class _Pass(ctypes.Structure):
     _fields_ = (
-        *_fields(c_void_p, "states room layers turns sights bounds seen"),
+        *_fields(c_void_p, "states room embedding final_norm ids positions types layers turns sights bounds seen"),
         *_fields(c_int32, "count pre_norm tokens texts longest hidden heads key_heads size threads"),
     )
 
 
 class Fused:
-    """All layers of one encoder. Several threads may call it at once.
+    """All of one encoder. Several threads may call it at once.
 
     Args:
         library: ``native.library``'s, for ``dtype``.
+        embedding: computed here as well, unless there is a projection in it.
         layers: with plain weights [out, in], which are not kept.
+        final_norm: behind them.
         dtype: what is computed in, bfloat16 or float32; with the latter, weights may be float16.
 
     Raises:
         ModelLoadFailedError: the shapes of tensors contradict each other.
     """
 
-    def __init__(self, library: Library, layers: Sequence[layer.Layer], dtype: torch.dtype) -> None:
-        self._run, self._room_bytes = library["pass"], library["room_bytes"]
-        self._run.argtypes = self._room_bytes.argtypes = (POINTER(_Pass),)
-        self._run.restype, self._room_bytes.restype = None, c_int64
-        check(layers)
+    def __init__(
+        self,
+        library: Library,
+        embedding: Embedding,
+        layers: Sequence[layer.Layer],
+        final_norm: layer.Norm | None,
+        dtype: torch.dtype,
+    ) -> None:
+        self._run = native.function(library, "pass", None, POINTER(_Pass))
+        self._room_bytes = native.function(library, "room_bytes", c_int64, POINTER(_Pass), brief=True)
+        check(embedding, layers, final_norm)
         self._unit = 2 if dtype is torch.bfloat16 else 1
         self._kept: list[Tensor] = []
         once = {id(each): self._layer(each) for each in layers}
         self._layers = (_Layer * len(layers))(*(once[id(each)] for each in layers))
+        self._final_norm = self._norm(final_norm)
+        self._embed = embedding
+        self._embedding = _Embedding() if embedding.projection else self._tables(embedding)
         attention = layers[0].attention
         assert attention.qkv.weight is not None
         outward, self._hidden = attention.qkv.weight.shape
         self._same = {
+            "embedding": ctypes.addressof(self._embedding),
+            "final_norm": ctypes.addressof(self._final_norm),
             "layers": ctypes.addressof(self._layers),
             "count": len(layers),
             "pre_norm": layers[0].pre_norm,
@@ -105,48 +133,69 @@ class Fused:
             "size": outward // (attention.heads + 2 * attention.key_heads),
         }
 
-    def __call__(self, x: Tensor, packed: Packed, turns: Sequence[Turn], sights: Sequence[Sight]) -> Tensor:
-        """The states behind all layers, [T, hidden] float32.
+    def __call__(self, packed: Packed, tables: Sequence[Turn], sights: Sequence[Sight]) -> Tensor:
+        """The states behind all layers, [T, hidden] float32, of rows of whole `PANEL`.
 
         Args:
-            x: what the first one takes, likewise, contiguous; computed in place.
             packed: the batch, of T tokens.
-            turns: its rotations, float32.
+            tables: its rotations, float32, of as many places as the longest text has.
             sights: what the layers see of it.
 
         Raises:
-            ValueError: one of these is not as large as the layers' weights say, beyond which nothing may be read.
+            ValueError: one of these is not as large as the weights say, beyond which nothing may be read.
         """
-        self._check(x, packed, turns, sights)
-        states = x if x.shape[1] == whole(x.shape[1]) else pad(x, (0, whole(x.shape[1]) - x.shape[1]))
-        seen = np.array([group.seen for group in packed.groups for _ in range(group.texts)], dtype=np.int32)
-        turned = (_Turn * len(turns))(*(_Turn(turn.cosines.data_ptr(), turn.sines.data_ptr()) for turn in turns))
+        self._check(packed, tables, sights)
+        tokens = packed.tokens
+        states = np.empty((len(tokens.ids), whole(self._hidden)), np.float32)
+        if self._embed.projection:
+            states[:, : self._hidden] = self._embed(packed).numpy()
+            states[:, self._hidden :] = 0
+        turned = (_Turn * len(tables))(*(_Turn(turn.cosines.data_ptr(), turn.sines.data_ptr()) for turn in tables))
         sighted = (_Sight * len(sights))(*map(_sight, sights))
         batch = _Pass(
-            states=states.data_ptr(),
+            states=address(states),
+            ids=address(tokens.ids),
+            positions=address(tokens.positions),
+            types=None if tokens.types is None else address(tokens.types),
             turns=ctypes.addressof(turned),
             sights=ctypes.addressof(sighted),
-            bounds=packed.bounds.data_ptr(),
-            seen=seen.ctypes.data,
-            tokens=len(x),
-            texts=len(seen),
+            bounds=address(tokens.bounds),
+            seen=address(tokens.seen),
+            tokens=len(tokens.ids),
+            texts=len(tokens.seen),
             longest=packed.longest,
             threads=torch.get_num_threads(),
             **self._same,
         )
-        room = torch.empty(self._room_bytes(batch) + ALIGNED, dtype=torch.uint8)
-        batch.room = room.data_ptr() + -room.data_ptr() % ALIGNED
+        room = np.empty(self._room_bytes(batch) + ALIGNED, np.uint8)
+        batch.room = address(room) + -address(room) % ALIGNED
         self._run(batch)
-        return states[:, : self._hidden]
+        computed = torch.from_numpy(states)
+        return computed if states.shape[1] == self._hidden else computed[:, : self._hidden]
 
-    def _check(self, x: Tensor, packed: Packed, turns: Sequence[Turn], sights: Sequence[Sight]) -> None:
-        if x.shape[1] != self._hidden:
-            raise ValueError(f"states of {x.shape[1]} numbers, not {self._hidden}")
-        if any(table.numel() != len(x) * self._same["size"] for turn in turns for table in turn):
-            raise ValueError(f"rotations that are not of heads of {self._same['size']} numbers")
+    def _check(self, packed: Packed, tables: Sequence[Turn], sights: Sequence[Sight]) -> None:
+        ids, words, positions = packed.tokens.ids, self._embed.words, self._embed.positions
+        if ids.min() < 0 or ids.max() >= len(words):
+            raise ValueError(f"token ids from {ids.min()} to {ids.max()} for {len(words)} words")
+        if positions is not None and packed.longest + self._embed.first_position > len(positions):
+            raise ValueError(f"{packed.longest} tokens for {len(positions)} positions")
+        types, known = packed.tokens.types, self._embed.types
+        if types is not None and known is not None and len(known) < 2:
+            raise ValueError("a pair's second text for tables of one type")
+        size = self._same["size"]
+        if any(table.shape[-1] != size or len(table) < packed.longest for turn in tables for table in turn):
+            raise ValueError(f"rotations that are not of {packed.longest} places of heads of {size} numbers")
         for bias in (sight.bias for sight in sights if sight.bias is not None):
             if len(bias) != self._same["heads"] or bias.shape[-1] < packed.longest:
                 raise ValueError(f"a bias of {tuple(bias.shape)} for {self._same['heads']} heads")
+
+    def _tables(self, of: Embedding) -> _Embedding:
+        words, positions, types = (
+            _Table() if table is None else _Table(self._keep(table), FLOATS.index(table.dtype))
+            for table in (of.words, of.positions, of.types)
+        )
+        size, first = of.words.shape[1], of.first_position
+        return _Embedding(words, positions, types, self._norm(of.norm), size, first)
 
     def _layer(self, of: layer.Layer) -> _Layer:
         attention, forward = of.attention, of.feed_forward
@@ -195,7 +244,7 @@ class Fused:
         return tensor.data_ptr()
 
 
-def check(layers: Sequence[layer.Layer]) -> None:
+def check(embedding: Embedding, layers: Sequence[layer.Layer], final_norm: layer.Norm | None) -> None:
     """Compare all shapes with each other, for the compiled code reads whatever lies where they say.
 
     Raises:
@@ -205,6 +254,11 @@ def check(layers: Sequence[layer.Layer]) -> None:
     outward, hidden = _shape(first.qkv)
     size = outward // (first.heads + 2 * first.key_heads)
     queries, keys = first.heads * size, first.key_heads * size
+    if not embedding.projection:
+        tables = [table for table in (embedding.words, embedding.positions, embedding.types) if table is not None]
+        around = [table.shape[1] for table in tables] + [len(vector) for vector in _vectors(embedding.norm)]
+        _compare("before the first layer", [(around, [hidden] * len(around))])
+    _compare("behind the last layer", [(len(vector), hidden) for vector in _vectors(final_norm)])
     for number, each in enumerate(layers):
         attention, forward = each.attention, each.feed_forward
         inner = _shape(forward.up)[0]
@@ -215,19 +269,23 @@ def check(layers: Sequence[layer.Layer]) -> None:
             (_shape(forward.gate) if forward.gate else (inner, hidden), (inner, hidden)),
             (_shape(forward.down), (hidden, inner)),
             ((attention.heads, attention.key_heads), (first.heads, first.key_heads)),
-            ([len(norm) for norm in _norms(each)], [hidden] * len(_norms(each))),
         ]
         products = [attention.qkv, attention.output, forward.up, forward.gate or forward.up, forward.down]
         expected += [(len(of.bias), _shape(of)[0]) for of in products if of.bias is not None]
         for norm, wide in ((attention.q_norm, queries), (attention.k_norm, keys)):
-            if norm is not None:
-                own = size if len(norm.weight) == size else wide
-                expected += [(len(vector), own) for vector in (norm.weight, norm.bias) if vector is not None]
-        for found, wanted in expected:
-            if found != wanted:
-                raise ModelLoadFailedError(
-                    f"Tensors of layer {number} contradict each other: {found} should be {wanted}.", reason="corrupt"
-                )
+            own = size if norm is not None and len(norm.weight) == size else wide
+            expected += [(len(vector), own) for vector in _vectors(norm)]
+        for norm in (each.attention_norm, each.between_norm, each.output_norm):
+            expected += [(len(vector), hidden) for vector in _vectors(norm)]
+        _compare(f"of layer {number}", expected)
+
+
+def _compare(which: str, expected: Sequence[tuple[object, object]]) -> None:
+    for found, wanted in expected:
+        if found != wanted:
+            raise ModelLoadFailedError(
+                f"Tensors {which} contradict each other: {found} should be {wanted}.", reason="corrupt"
+            )
 
 
 def _shape(of: linear.Product) -> tuple[int, ...]:
@@ -235,10 +293,8 @@ def _shape(of: linear.Product) -> tuple[int, ...]:
     return tuple(of.weight.shape)
 
 
-def _norms(of: layer.Layer) -> list[Tensor]:
-    """The vectors of norms over whole states."""
-    norms = [norm for norm in (of.attention_norm, of.between_norm, of.output_norm) if norm is not None]
-    return [vector for norm in norms for vector in (norm.weight, norm.bias) if vector is not None]
+def _vectors(norm: layer.Norm | None) -> list[Tensor]:
+    return [vector for vector in (norm.weight, norm.bias) if vector is not None] if norm else []
 
 
 def panels(weight: Tensor, unit: int) -> Tensor:

@@ -21,7 +21,7 @@ from sie_bundle.engine.linear import Linear
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import Parameters, run
-from sie_bundle.engine.pooling import POOLINGS, pool
+from sie_bundle.engine.pooling import POOLINGS, Pool
 from sie_bundle.engine.span_head import spans
 from sie_config.model.tasks import Dense, Multivector, Score, Sparse
 from sie_sdk.errors import ModelLoadFailedError
@@ -34,8 +34,8 @@ Head: TypeAlias = Callable[[Tensor, Packed, Sequence[int]], Outputs]
 """(states [T, hidden], packed, texts by their number in the caller's order) to one output per text asked for."""
 
 
-def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
-    """The heads the model's spec asks for, by name.
+def heads(checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> dict[str, Head]:
+    """The heads the model's spec asks for, by name; ``pool``: of the states its encoder gives.
 
     ``dense`` [dim], and where its length is brought to 1, ``pooled`` [dim], the same before that; ``dense:cls`` and so
     on for each other pooling. ``sparse`` a
@@ -48,16 +48,16 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     tasks, family = checkpoint.spec.tasks, checkpoint.architecture.family
     made: dict[str, Head] = {}
     if tasks.dense:
-        made |= _dense(tasks.dense, parameters)
+        made |= _dense(tasks.dense, parameters, pool)
     if tasks.sparse:
         made["sparse"] = _sparse(tasks.sparse, checkpoint, parameters)
     if tasks.multivector:
         made["multivector"] = _multivector(tasks.multivector, parameters)
     if tasks.score and tasks.score.kind == "yes_no":
-        made["yes_no"] = _yes_no(tasks.score, checkpoint, parameters)
+        made["yes_no"] = _yes_no(tasks.score, checkpoint, parameters, pool)
     classifies = tasks.extract and tasks.extract.kind in ("classes", "entailment")
     if classifies or (tasks.score and tasks.score.kind == "cross_encoder"):
-        made["logits"] = _logits(checkpoint, parameters)
+        made["logits"] = _logits(checkpoint, parameters, pool)
     if tasks.extract and tasks.extract.kind == "entities":
         layers = parameters.head(tasks.extract.head or family.token_classifier)
         made["token_logits"] = lambda states, packed, texts: _by_text(run(layers, states), packed, texts)
@@ -66,13 +66,14 @@ def heads(checkpoint: Checkpoint, parameters: Parameters) -> dict[str, Head]:
     return made
 
 
-def _dense(task: Dense, parameters: Parameters) -> dict[str, Head]:
+def _dense(task: Dense, parameters: Parameters, pool: Pool) -> dict[str, Head]:
     layers = parameters.head(task.projection)
 
     def head(pooling: str, *, unit: bool) -> Head:
         def pooled(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
-            vectors = pool(states, packed, pooling)
-            vectors = run(layers, vectors) if layers else vectors
+            if not layers:
+                return _rows(pool(states, packed, pooling, unit), texts)
+            vectors = run(layers, torch.as_tensor(pool(states, packed, pooling, False)))
             return _rows(normalize(vectors, dim=-1) if unit else vectors, texts)
 
         return pooled
@@ -86,19 +87,19 @@ def _dense(task: Dense, parameters: Parameters) -> dict[str, Head]:
     return made
 
 
-def _logits(checkpoint: Checkpoint, parameters: Parameters) -> Head:
+def _logits(checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
     family, config = checkpoint.architecture.family, checkpoint.architecture.config
     own = checkpoint.spec.tasks.extract
     layers = parameters.head((own.head if own else "") or family.classifier)
     pooling = (own.pooling if own else "") or config.classifier_pooling or family.classifier_pooling
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
-        return _rows(run(layers, pool(states, packed, pooling)), texts)
+        return _rows(run(layers, torch.as_tensor(pool(states, packed, pooling, False))), texts)
 
     return head
 
 
-def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters) -> Head:
+def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
     """The logit of "yes" less that of "no" behind the last token: both rows of the vocabulary's head, nothing else."""
     family = checkpoint.architecture.family
     ids = [checkpoint.tokenizer.id(token) for token in (task.yes, task.no)]
@@ -107,7 +108,7 @@ def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters) -> Head
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
         # A difference of two large numbers: in float32 whatever the states are.
-        return _rows((pool(states, packed, "last") @ (yes - no))[:, None], texts)
+        return _rows((torch.as_tensor(pool(states, packed, "last", False)) @ (yes - no))[:, None], texts)
 
     return head
 
@@ -169,9 +170,9 @@ def _lexical(weights: Tensor, packed: Packed, texts: Sequence[int], special: npt
     return rows
 
 
-def _rows(vectors: Tensor, texts: Sequence[int]) -> Floats:
+def _rows(vectors: Tensor | Floats, texts: Sequence[int]) -> Floats:
     """The rows of the texts asked for, usually all in order, as float32 [n, ...]."""
-    rows: Floats = vectors.float().cpu().numpy()
+    rows: Floats = vectors.float().cpu().numpy() if isinstance(vectors, Tensor) else vectors
     return rows if len(texts) == len(rows) else rows[list(texts)]
 
 

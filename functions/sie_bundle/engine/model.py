@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from sie_bundle.engine import native
+from sie_bundle.engine import native, pooling
 from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.cost import Fit, reading
 from sie_bundle.engine.heads import heads
@@ -114,8 +114,9 @@ class EncoderModel:
         self.fit = Fit()
         with torch.inference_mode():
             parameters = Parameters(architecture, checkpoint.tensors, on, precision(on, precision_wanted))
-            self._encoder = _encoder(checkpoint, parameters, kernels)
-            self._heads = heads(checkpoint, parameters)
+            library = _library(checkpoint, parameters, kernels)
+            self._encoder = _encoder(checkpoint, parameters, library)
+            self._heads = heads(checkpoint, parameters, pooling.by(library) if library else pooling.pool)
         self.heads = tuple(self._heads)
         self.bytes = parameters.bytes
 
@@ -169,11 +170,11 @@ class EncoderModel:
             self.fit.observe(reading([length] * texts, time.monotonic() - started))
 
 
-def _encoder(checkpoint: Checkpoint, parameters: Parameters, kernels: Path | None) -> Encoder:
+def _encoder(checkpoint: Checkpoint, parameters: Parameters, library: native.Library | None) -> Encoder:
     """The family's way in; where texts cannot be packed, they are padded."""
     way = checkpoint.architecture.family.way
     if way == "packed":
-        return PackedEncoder(checkpoint.architecture, parameters, _library(parameters, kernels))
+        return PackedEncoder(checkpoint.architecture, parameters, library)
     from sie_bundle.engine.padded_encoder import PaddedEncoder
     from sie_bundle.engine.transformers_encoder import Body, NotPackable, TransformersEncoder
 
@@ -189,9 +190,10 @@ def _encoder(checkpoint: Checkpoint, parameters: Parameters, kernels: Path | Non
     return encoder
 
 
-def _library(parameters: Parameters, kernels: Path | None) -> native.Library | None:
-    """The compiled code of a pass, where this device and its arithmetic have any."""
-    if parameters.device.type != "cpu" or kernels is None:
+def _library(checkpoint: Checkpoint, parameters: Parameters, kernels: Path | None) -> native.Library | None:
+    """The compiled code of a pass, where this device, its arithmetic and the family have any."""
+    packed = checkpoint.architecture.family.way == "packed"
+    if not packed or parameters.device.type != "cpu" or kernels is None:
         return None
     variant = native.variant(parameters.computed)
     return native.library(variant, kernels) if variant else None

@@ -20,9 +20,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sie_bundle.cache import default_cache
 
@@ -85,6 +85,15 @@ def library(of: str, folder: Path) -> Library | None:
         return None
     log.info("passes are computed by %s", path)
     return found
+
+
+def function(library: Library, name: str, result: Any, *arguments: Any, brief: bool = False) -> Callable[..., Any]:
+    """One of a library's functions, with ctypes' names of what it gives and takes.
+
+    ``brief``: it keeps Python's lock, because it takes less time than asking for the lock again would.
+    """
+    kind = ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE
+    return kind(result, *arguments)((name, library))
 
 
 def made(of: str, folder: Path) -> Path:

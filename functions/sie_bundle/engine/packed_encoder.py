@@ -1,20 +1,20 @@
 """The packed encoder: every family of ``family`` as one short program over a batch without padding.
 
-Owns the layout of the weights (query, key and value fused), the embeddings, and what
-all layers need of a batch. The steps of a layer are ``layer``'s; attention, linear layers and heads have modules of
-their own. Imports torch only.
+Owns the layout of the weights (query, key and value fused), and what all layers need of a batch. The steps of a layer
+are ``layer``'s; embedding, attention, linear layers and heads have modules of their own. Imports torch only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, pad
 
-from sie_bundle.engine import cpu_attention, layer, native
+from sie_bundle.engine import cpu_attention, embedding, layer, native
 from sie_bundle.engine.attention import kernel
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.finite import Finite
@@ -48,26 +48,20 @@ class PackedEncoder:
         prefix = parameters.prefix
         self.device = parameters.device
         self._family = family
-        self._stream = parameters.stream
         self._computed = parameters.computed
-        self._words = parameters.table(f"{prefix}{family.words}.weight")
-        self._positions = parameters.table(f"{prefix}{family.positions}.weight") if family.positions else None
-        self._types = parameters.table(f"{prefix}{family.token_types}.weight") if family.token_types else None
-        self._norm = parameters.norm(prefix + family.embedding_norm) if family.embedding_norm else None
-        projection = prefix + family.embedding_projection
-        projected = family.embedding_projection and f"{projection}.weight" in parameters
-        self._projection = parameters.linear([projection], dtype=parameters.stream) if projected else None
+        self._embedding = embedding.take(architecture, parameters)
         self._ropes: list[Rope] = list(dict.fromkeys(config.ropes)) if family.rotates else []
         self._windows = list(dict.fromkeys(config.windows))
         shared = "{}" not in family.layer
         self._lay_out = plain if library else linear
         layers = [self._layer(architecture, parameters, i) for i in range(1 if shared else config.num_hidden_layers)]
         layers = layers * config.num_hidden_layers if shared else layers
-        self._fused = Fused(library, layers, parameters.computed) if library else None
+        final = parameters.norm(prefix + family.final_norm) if family.final_norm else None
+        self._fused = Fused(library, self._embedding, layers, final, parameters.computed) if library else None
         self._layers = [] if library else layers
         # Read from Python's named tuples once, and not for every pass.
         self._kept = cast("list[Layer]", torch._C.ScriptList(self._layers)) if self._layers else []
-        self._final_norm = parameters.norm(prefix + family.final_norm) if family.final_norm else None
+        self._final_norm = final
         turning = torch.float32 if self._fused else parameters.computed
         self._rotation = Rotation(config.head_size, parameters.device, turning)
         bias = f"{prefix}{family.relative_bias}.weight"
@@ -84,37 +78,28 @@ class PackedEncoder:
         return self._states(packed) if self._fused else self._finite(packed)
 
     def _states(self, packed: Packed) -> Tensor:
-        tokens = len(packed.ids)
-        if self.device.type == "cpu" and not self._fused:
+        if self._fused:
+            tables = [self._rotation.table(rope, packed.longest) for rope in self._ropes]
+            return self._fused(packed, tables, self._sights(packed))
+        if self.device.type == "cpu":
             packed = _with_room(packed, self._made_by_size)
-        x = self._embed(packed)
+        x = self._embedding(packed)
         turns = [self._rotation(packed, rope) for rope in self._ropes]
         sights = self._sights(packed)
-        if self._fused:
-            x = self._fused(x, packed, turns, sights)
-        elif self.device.type == "cpu":
+        if self.device.type == "cpu":
             views = [cpu_attention.view(packed, sight, self._computed, len(x)) for sight in sights]
             x = layer.passed_at_once(x, self._kept, turns, views)
         else:
             for one in self._layers:
                 q, k, v = layer.queried(x, one, turns)
                 x = layer.fed(x, self._attend(q, k, v, packed, sights[one.attention.sight]), one)
-        x = x[:tokens]
+        x = x[: packed.tokens.bounds[-1]]
         return self._final_norm(x) if self._final_norm else x
 
     def _sights(self, packed: Packed) -> Sequence[Sight]:
         """What tokens see, in layers of each window."""
         bias = self._bias(rounded(packed.longest, 64)) if self._bias else None
         return [Sight(self._family.causal, window, bias, self._slopes) for window in self._windows]
-
-    def _embed(self, packed: Packed) -> Tensor:
-        x = embedding(packed.ids, self._words).to(self._stream)
-        if self._positions is not None:
-            x += embedding(packed.positions + self._family.first_position, self._positions)
-        if self._types is not None:
-            x += self._types[0] if packed.types is None else embedding(packed.types, self._types)
-        x = self._norm(x) if self._norm else x
-        return self._projection(x) if self._projection else x
 
     def _layer(self, architecture: Architecture, parameters: Parameters, i: int) -> Layer:
         family, config = architecture.family, architecture.config
@@ -145,15 +130,20 @@ def _with_room(packed: Packed, made_by_size: bool) -> Packed:
     With ``made_by_size`` as many that few numbers of tokens occur: oneDNN compiles its code anew for each, half a
     millisecond and as many megabytes for every layer. Without, not for a short text alone, where they are too many.
     """
-    tokens, rows = len(packed.ids), cpu_attention.room(packed)
+    tokens, rows = packed.tokens, cpu_attention.room(packed)
+    count = len(tokens.ids)
     if made_by_size:
         rows = rounded(rows, 8)
-    elif rows - tokens > tokens // 16:
+    elif rows - count > count // 16:
         return packed
-    return packed._replace(
-        ids=pad(packed.ids, (0, rows - tokens)),
-        positions=pad(packed.positions, (0, rows - tokens)),
-        types=None if packed.types is None else pad(packed.types, (0, rows - tokens)),
+    more = (0, rows - count)
+    return replace(
+        packed,
+        tokens=tokens._replace(
+            ids=np.pad(tokens.ids, more),
+            positions=np.pad(tokens.positions, more),
+            types=None if tokens.types is None else np.pad(tokens.types, more),
+        ),
     )
 
 

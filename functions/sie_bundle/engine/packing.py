@@ -8,6 +8,8 @@ Also which texts are padded together (`buckets`), by those who cannot do without
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sie_bundle.engine.tokenization import Marks, Row
+from sie_bundle.engine.tokenization import Row
 
 SHARE = 0.125
 """So much of a bucket's own tokens may be added to it as padding."""
@@ -50,100 +52,134 @@ class Keys(NamedTuple):
     """[n + 1] int32: where each text begins among them, and K."""
 
 
-class Packed(NamedTuple):
-    """A batch of ``n`` texts with ``T`` tokens in all."""
+class Tokens(NamedTuple):
+    """The packed row, as arrays on the host. Texts are in the packed order."""
 
-    ids: Tensor
-    """[T] int64, text after text."""
-    positions: Tensor
-    """[T] int64, each token's place in its own text, from 0."""
-    types: Tensor | None
-    """[T] int64, 1 for the tokens of a pair's second text; None when no row is a pair."""
-    bounds: Tensor
-    """[n + 1] int32: where each text of the packed order begins, and T. The ``cu_seqlens`` of attention kernels."""
-    keys: Keys | None
-    """Which tokens are attended to; None: all."""
-    groups: list[Group]
-    """In the order of ``ids``."""
+    ids: npt.NDArray[np.int64]
+    """[T], text after text."""
+    positions: npt.NDArray[np.int64]
+    """[T], each token's place in its own text, from 0."""
+    types: npt.NDArray[np.int64] | None
+    """[T], 1 for the tokens of a pair's second text; None when no row is a pair."""
+    bounds: npt.NDArray[np.int32]
+    """[n + 1]: where each text begins, and T. The ``cu_seqlens`` of attention kernels."""
+    seen: npt.NDArray[np.int32]
+    """[n]: so many tokens of each, from the first, are attended to."""
+
+
+@dataclass(eq=False)
+class Packed:
+    """A batch of ``n`` texts with ``T`` tokens in all.
+
+    Its tensors are made when they are first asked for: compiled code needs none of them, and torch lets go of Python's
+    lock for each, which it then waits for.
+    """
+
+    tokens: Tokens
+    device: torch.device
     starts: npt.NDArray[np.int64]
     """[n]: where text i of the caller's order begins."""
     lengths: npt.NDArray[np.int64]
     """[n], in the caller's order."""
     places: npt.NDArray[np.int64]
     """[n]: where text i of the caller's order stands in the packed order."""
-    made: dict[object, Any]
-    """What a kernel made of the batch for all layers to use."""
-    marks: Sequence[Marks | None] = ()
+    longest: int
+    """Tokens of the longest text."""
+    rows: Sequence[Row]
     """[n], in the caller's order."""
+    made: dict[object, Any] = field(default_factory=dict)
+    """What a kernel made of the batch for all layers to use."""
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest text."""
-        return self.groups[-1].length
+    @cached_property
+    def ids(self) -> Tensor:
+        """See `Tokens`; on the device, like the others."""
+        return self._moved(self.tokens.ids)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        return self._moved(self.tokens.positions)
+
+    @cached_property
+    def types(self) -> Tensor | None:
+        return None if self.tokens.types is None else self._moved(self.tokens.types)
+
+    @cached_property
+    def bounds(self) -> Tensor:
+        return self._moved(self.tokens.bounds)
+
+    @cached_property
+    def keys(self) -> Keys | None:
+        """Which tokens are attended to; None: all."""
+        bounds, seen = self.tokens.bounds, self.tokens.seen
+        lengths = np.diff(bounds)
+        if (seen == lengths).all():
+            return None
+        attended = np.flatnonzero(self.tokens.positions[: bounds[-1]] < np.repeat(seen, lengths))
+        return Keys(self._moved(attended), self._moved(_bounds(seen)))
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """In the order of ``ids``."""
+        groups: list[Group] = []
+        start = 0
+        lengths, seen_of = np.diff(self.tokens.bounds).tolist(), self.tokens.seen.tolist()
+        for (length, seen), members in groupby(zip(lengths, seen_of, strict=True)):
+            group = Group(start, sum(1 for _ in members), length, seen)
+            groups.append(group)
+            start += group.texts * length
+        return groups
+
+    def _moved(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> Packed:
     """Pack non-empty rows."""
-    lengths = np.array([len(row.ids) for row in rows])
-    seen = np.array([row.seen for row in rows])
-    order = np.lexsort((seen, lengths))
-    bounds = _bounds(lengths[order])
-    starts, places = np.empty_like(lengths), np.empty_like(order)
-    starts[order], places[order] = bounds[:-1], np.arange(len(rows))
-    groups: list[Group] = []
-    start = 0
-    for (length, own), members in groupby(zip(lengths[order].tolist(), seen[order].tolist(), strict=True)):
-        group = Group(start, sum(1 for _ in members), length, own)
-        groups.append(group)
-        start += group.texts * length
-    # A token's place in its text is its place in the row less where the text begins.
-    positions = np.arange(start) - np.repeat(bounds[:-1], lengths[order])
-
-    def per_token(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.repeat(values[order], lengths[order])
-
-    def moved(array: npt.NDArray[np.int64], dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.from_numpy(array).to(device, dtype)
-
-    seconds = np.array([row.second for row in rows])
+    # By Python's own sort: numpy's lets go of the lock, like some of its other functions.
+    order = sorted(range(len(rows)), key=lambda i: (len(rows[i].ids), rows[i].seen))
+    sorted_rows = [rows[i] for i in order]
+    lengths = [len(row.ids) for row in sorted_rows]
+    bounds = _bounds(lengths)
+    places, starts = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    places[order], starts[order] = np.arange(len(rows)), bounds[:-1]
+    types = None
+    if any(row.second < len(row.ids) for row in sorted_rows):
+        types = np.concatenate([_counted(len(row.ids)) >= row.second for row in sorted_rows]).astype(np.int64)
     return Packed(
-        ids=moved(np.concatenate([rows[i].ids for i in order])),
-        positions=moved(positions),
-        types=moved((positions >= per_token(seconds)).astype(np.int64)) if (seconds < lengths).any() else None,
-        bounds=moved(bounds, torch.int32),
-        keys=Keys(moved(np.flatnonzero(positions < per_token(seen))), moved(_bounds(seen[order]), torch.int32))
-        if (seen < lengths).any()
-        else None,
-        groups=groups,
+        tokens=Tokens(
+            ids=np.concatenate([row.ids for row in sorted_rows]),
+            positions=np.concatenate([_counted(length) for length in lengths]),
+            types=types,
+            bounds=bounds,
+            seen=np.array([row.seen for row in sorted_rows], np.int32),
+        ),
+        device=device,
         starts=starts,
-        lengths=lengths,
+        lengths=np.array([len(row.ids) for row in rows]),
         places=places,
-        made={},
-        marks=[row.marks for row in rows],
+        longest=lengths[-1],
+        rows=rows,
     )
+
+
+_COUNTED = np.arange(1024)
+
+
+def _counted(length: int) -> npt.NDArray[np.int64]:
+    """[0, ..., length - 1]."""
+    return _COUNTED[:length] if length <= len(_COUNTED) else np.arange(length)
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Where an array's numbers lie, for compiled code."""
+    place: int = array.__array_interface__["data"][0]
+    return place
 
 
 def apart(packed: Packed) -> Iterator[Packed]:
     """Each text of a batch as a batch of its own, in the packed order."""
-    for group in packed.groups:
-        for text in range(group.texts):
-            own = slice(group.start + text * group.length, group.start + (text + 1) * group.length)
-            device = packed.ids.device
-            seen = torch.arange(group.seen, device=device)
-            yield Packed(
-                ids=packed.ids[own],
-                positions=packed.positions[own],
-                types=None if packed.types is None else packed.types[own],
-                bounds=torch.tensor([0, group.length], dtype=torch.int32, device=device),
-                keys=None
-                if group.seen == group.length
-                else Keys(seen, torch.tensor([0, group.seen], dtype=torch.int32, device=device)),
-                groups=[Group(0, 1, group.length, group.seen)],
-                starts=np.zeros(1, dtype=np.int64),
-                lengths=np.array([group.length]),
-                places=np.zeros(1, dtype=np.int64),
-                made={},
-            )
+    for i in np.argsort(packed.places):
+        yield pack([packed.rows[i]], packed.device)
 
 
 def buckets(lengths: Sequence[int], *, share: float = SHARE, slack: int = SLACK, squares: int) -> list[range]:
@@ -167,5 +203,5 @@ def buckets(lengths: Sequence[int], *, share: float = SHARE, slack: int = SLACK,
     return made[::-1]
 
 
-def _bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(lengths)])
+def _bounds(lengths: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -1,30 +1,51 @@
-"""Pooling: the token states of a packed batch become one vector per text, in one operation whatever the lengths."""
+"""Pooling: the token states of a packed batch become one vector per text, in one operation whatever the lengths.
+
+By torch, and on a CPU by compiled code, which does not ask for Python's lock between its steps.
+"""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, c_int32, c_void_p
+from typing import TypeAlias
+
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, normalize
 
-from sie_bundle.engine.packing import Packed
+from sie_bundle.engine import native
+from sie_bundle.engine.outputs import Floats
+from sie_bundle.engine.packing import Packed, address
 
 POOLINGS = ("cls", "mean", "last", "weighted_mean")
+"""In the compiled code's order."""
+
+Pool: TypeAlias = Callable[[Tensor, Packed, str, bool], Tensor | Floats]
+"""See `pool`."""
 
 
-def pool(states: Tensor, packed: Packed, pooling: str) -> Tensor:
+def pool(states: Tensor, packed: Packed, pooling: str, unit: bool = False) -> Tensor:
     """One vector per text, float32.
 
     Args:
         states: [T, hidden] of ``packed``.
         pooling: "cls" (the first token), "mean" (over all tokens, special ones included), "last", or "weighted_mean"
             (each token weighs its place, counted from 1; SGPT, 2202.08904).
+        unit: bring each to the length 1.
 
     Returns:
         [n, hidden] in the caller's order of texts.
     """
+    vectors = _pooled(states, packed, pooling).float()
+    return normalize(vectors, dim=-1) if unit else vectors
+
+
+def _pooled(states: Tensor, packed: Packed, pooling: str) -> Tensor:
     if pooling in ("cls", "last"):
         places = packed.starts if pooling == "cls" else packed.starts + packed.lengths - 1
-        return states[torch.from_numpy(places).to(states.device)].float()
+        return states[torch.from_numpy(places).to(states.device)]
     tokens = torch.arange(len(states), dtype=packed.bounds.dtype, device=states.device)
     weights = _weights(packed) if pooling == "weighted_mean" else None
     mode = "mean" if weights is None else "sum"
@@ -37,3 +58,35 @@ def _weights(packed: Packed) -> Tensor:
     lengths = packed.bounds.diff()
     sums = torch.repeat_interleave(lengths * (lengths + 1) / 2, lengths, output_size=len(packed.positions))
     return (packed.positions + 1) / sums
+
+
+class _Pooling(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("states", "bounds", "places", "vectors")),
+        *((name, c_int32) for name in ("texts", "size", "kind", "unit")),
+    )
+
+
+def by(library: native.Library) -> Pool:
+    """`pool` by compiled code, of the states that its passes give."""
+    run = native.function(library, "pool", None, POINTER(_Pooling), brief=True)
+
+    def compiled(states: Tensor, packed: Packed, pooling: str, unit: bool = False) -> Floats:
+        (texts,), size = packed.places.shape, states.stride(0)
+        vectors = np.empty((texts, size), np.float32)
+        run(
+            _Pooling(
+                states=states.data_ptr(),
+                bounds=address(packed.tokens.bounds),
+                places=address(packed.places),
+                vectors=address(vectors),
+                texts=texts,
+                size=size,
+                kind=POOLINGS.index(pooling),
+                unit=unit,
+            )
+        )
+        # Behind a state's own numbers there are zeros.
+        return vectors if states.shape[1] == size else np.ascontiguousarray(vectors[:, : states.shape[1]])
+
+    return compiled

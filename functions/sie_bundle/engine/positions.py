@@ -12,7 +12,7 @@ from sie_bundle.engine.rope import Rope
 
 
 class Turn(NamedTuple):
-    """The rotation of one batch: sines and cosines of each token's place, [T, 1, head_dim]."""
+    """A rotation: sines and cosines of places, or of each token's place in a batch, [places or T, 1, head_dim]."""
 
     cosines: Tensor
     sines: Tensor
@@ -38,12 +38,17 @@ class Rotation:
 
     def __call__(self, packed: Packed, rope: Rope) -> Turn:
         """The rotation of a batch's tokens."""
-        table = self._tables.get(rope)
-        if table is None or len(table.cosines) < packed.longest:
-            table = self._tables[rope] = self._table(rope, packed.longest)
+        table = self.table(rope, packed.longest)
         return Turn(table.cosines[packed.positions], table.sines[packed.positions])
 
-    def _table(self, rope: Rope, length: int) -> Turn:
+    def table(self, rope: Rope, length: int) -> Turn:
+        """The rotation of so many places, or more."""
+        table = self._tables.get(rope)
+        if table is None or len(table.cosines) < length:
+            table = self._tables[rope] = self._made(rope, length)
+        return table
+
+    def _made(self, rope: Rope, length: int) -> Turn:
         places = torch.arange(max(512, 1 << (length - 1).bit_length()), dtype=torch.float64)
         angles = (places[:, None] * torch.from_numpy(rope.steps(self._size)))[:, None]
         cosines = torch.cat((angles.cos(), angles.cos()), dim=-1)

@@ -69,10 +69,10 @@ def spans(tokenizer: LabelTokenizer, parameters: Parameters) -> Callable[[Tensor
 
 
 def _places(packed: Packed, texts: Sequence[int]) -> Places:
-    marks = [packed.marks[text] for text in texts]
+    marks = [packed.rows[text].marks for text in texts]
     assert all(each is not None for each in marks), "rows of this head have labels"
     own = [(packed.starts[text], each) for text, each in zip(texts, marks, strict=True) if each is not None]
-    device = packed.ids.device
+    device = packed.device
     return Places(
         torch.from_numpy(np.concatenate([start + each.labels for start, each in own])).to(device),
         torch.from_numpy(np.concatenate([start + each.words for start, each in own])).to(device),

@@ -9,15 +9,8 @@
 #include <algorithm>
 
 #include "attention.h"
-
-struct Norm {
-  const float* weight;
-  const float* bias;  // or null
-  float eps;
-  int32_t rms;
-  int32_t size;
-  int32_t exists;
-};
+#include "embedding.h"
+#include "pooling.h"
 
 struct Layer {
   Product qkv, output, up, gate, down;  // a gate of no rows is none
@@ -26,15 +19,20 @@ struct Layer {
   int32_t sight;  // which of the batch's
 };
 
-// The rotation of each token's place, [tokens][size] each.
+// The rotation of each place, [places][size] each.
 struct Turn {
   const float* cosines;
   const float* sines;
 };
 
 struct Pass {
-  float* states;  // [tokens][hidden], in and out
+  float* states;  // [tokens][hidden], out, and in where no table has words
   char* room;
+  const Embedding* embedding;
+  const Norm* final_norm;
+  const int64_t* ids;        // [tokens]
+  const int64_t* positions;  // [tokens]
+  const int64_t* types;      // [tokens] or null: all are of the first
   const Layer* layers;
   const Turn* turns;
   const Sight* sights;
@@ -100,38 +98,6 @@ struct Room {
   }
 };
 
-// x [columns] normed, to `kept` and as numbers to that row of `to`, in blocks; either may be null. Without a norm: as
-// it is. Behind the norm's own size there are zeros, before and after.
-static inline void normed_row(const float* x, const Norm& norm, int columns, float* kept, Number* to, long row) {
-  Vector shift = {}, scale = {};
-  if (norm.exists) {
-    // Two sums of each: an addition does not wait for the one before.
-    Vector sums[2] = {}, squares[2] = {};
-    for (int at = 0; !norm.rms && at < columns; at += 2 * WIDTH) {
-      sums[0] += load(x + at), sums[1] += load(x + at + WIDTH);
-    }
-    shift = all(total(sums[0] + sums[1]) / norm.size);
-    for (int at = 0; at < columns; at += 2 * WIDTH) {
-      for (int half = 0; half < 2; half++) {
-        Vector apart = load(x + at + half * WIDTH) - shift;
-        if (at + 2 * WIDTH > norm.size) apart = within(apart, at + half * WIDTH, 0, norm.size, 0);
-        squares[half] += apart * apart;
-      }
-    }
-    scale = all(1.0f / __builtin_sqrtf(total(squares[0] + squares[1]) / norm.size + norm.eps));
-  }
-  auto made = [&](int at) {
-    Vector y = load(x + at);
-    if (norm.exists) y = (y - shift) * scale * load(norm.weight + at);
-    return norm.bias ? y + load(norm.bias + at) : y;
-  };
-  for (int at = 0; at < columns; at += 2 * WIDTH) {
-    Vector left = made(at), right = made(at + WIDTH);
-    if (kept) store(kept + at, left, right);
-    if (to) store(to + place(row, at, columns), left, right);
-  }
-}
-
 // Queries or keys of one token, heads of that size, normed and turned by its place; room for three times as many
 // numbers.
 static inline void placed(const Rows& row, int heads, int size, const Norm& norm, const float* cosines,
@@ -169,8 +135,8 @@ static void queried(const Pass& of, const Layer& layer, const Room& room, uint32
   for (int row = 0; row < rows; row++) {
     const float *cosines = nullptr, *sines = nullptr;
     if (layer.turn >= 0) {
-      cosines = of.turns[layer.turn].cosines + (long)(first + row) * of.size;
-      sines = of.turns[layer.turn].sines + (long)(first + row) * of.size;
+      long at = of.positions[first + row] * of.size;
+      cosines = of.turns[layer.turn].cosines + at, sines = of.turns[layer.turn].sines + at;
     }
     placed(qkv.from(row, 0), of.heads, of.size, layer.q_norm, cosines, sines, (float*)own);
     placed(qkv.from(row, of.heads * of.size), of.key_heads, of.size, layer.k_norm, cosines, sines, (float*)own);
@@ -260,6 +226,17 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   if (next) queried(of, *next, room, own, first, rows);
 }
 
+// A token's state before the first layer.
+static inline void embedded(const Pass& of, int token) {
+  const Embedding& from = *of.embedding;
+  float* x = of.states + (long)token * of.hidden;
+  memset(x, 0, of.hidden * sizeof(float));
+  add_row(from.words, of.ids[token], from.size, x);
+  add_row(from.positions, of.positions[token] + from.first_position, from.size, x);
+  add_row(from.types, of.types ? of.types[token] : 0, from.size, x);
+  if (from.norm.exists) normed_row(x, from.norm, of.hidden, x, nullptr, 0);
+}
+
 extern "C" int64_t room_bytes(const Pass* of) { return Room(*of).bytes; }
 
 extern "C" void pass(const Pass* given) {
@@ -275,6 +252,7 @@ extern "C" void pass(const Pass* given) {
     Norm first_norm = of.pre_norm ? of.layers[0].attention_norm : Norm{};
 #pragma omp for schedule(static)
     for (int row = 0; row < of.tokens; row++) {
+      if (of.embedding->words.rows) embedded(of, row);
       normed_row(of.states + (long)row * of.hidden, first_norm, of.hidden, nullptr, room.normed, row);
     }
     auto blocks = [&](auto each) {
@@ -286,5 +264,16 @@ extern "C" void pass(const Pass* given) {
       const Layer* next = i + 1 < of.count ? &of.layers[i + 1] : nullptr;
       blocks([&](int first, int rows) { fed(of, of.layers[i], next, room, (uint32_t*)own, first, rows); });
     }
+    if (of.final_norm->exists) {
+#pragma omp for schedule(static)
+      for (int row = 0; row < of.tokens; row++) {
+        float* x = of.states + (long)row * of.hidden;
+        normed_row(x, *of.final_norm, of.hidden, x, nullptr, 0);
+      }
+    }
   }
+}
+
+extern "C" void pool(const Pooling* of) {
+  for (int text = 0; text < of->texts; text++) pooled(*of, text);
 }
