@@ -121,6 +121,7 @@ class Bundle:
             streams=streams,
             threads=threads,
             alone=count if threads == 1 and count == streams else threads,
+            count=count,
             loading=self.residency.is_loading,
             relieve=self.residency.relieve,
         )

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
@@ -75,6 +76,15 @@ class _Request(Entry, frozen=True, eq=False, kw_only=True):
         )
 
 
+@dataclass(eq=False)
+class _Gathering:
+    """A stream that waits until so many requests are in the queue, and is told once."""
+
+    expected: int
+    condition: threading.Condition
+    told: bool = False
+
+
 Outcome: TypeAlias = tuple[_Request, Forwarded | Exception]
 
 
@@ -87,6 +97,7 @@ class Executor:
         streams: forwards at a time. A CPU of several cores serves small batches best with one core for each.
         threads: of one forward pass; None: torch's own choice.
         alone: threads of a pass beside which there is nothing to do; None: as many as of any other.
+        count: the cores that passes share with the event loop; None: there are enough for all streams.
         loading: whether a model is being loaded on the same cores.
         relieve: frees memory of the device after a forward pass ran out of it; returns whether there was any to free.
     """
@@ -98,6 +109,7 @@ class Executor:
         streams: int = 1,
         threads: int | None = None,
         alone: int | None = None,
+        count: int | None = None,
         loading: Callable[[], bool] = lambda: False,
         relieve: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -107,17 +119,18 @@ class Executor:
         """Forward passes now."""
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_s = max_batch_s
-        self._cores = Cores(threads, alone)
+        self._cores = Cores(threads, alone, count)
         self._loading = loading
         self._relieve = relieve
         self._queue: list[Slice] = []
+        self.waiting_tokens = 0
+        """Tokens queued in front of the device."""
         self._bulk_led = float("-inf")
         self._lock = threading.RLock()
-        self._gathered = threading.Condition(self._lock)
         self._idle: list[threading.Condition] = []
         """Streams without work; the one behind is woken first."""
-        self._awaited: list[int] = []
-        """How many requests in the queue streams wait for, each with its own number."""
+        self._gathering: list[_Gathering] = []
+        """Streams that wait for more."""
         self._in_passes = 0
         """Requests, or slices of some, that are computed now."""
         self._settling = threading.Lock()
@@ -170,17 +183,12 @@ class Executor:
         with self._lock:
             if self._closing:
                 raise UnavailableError("This worker is leaving.", retry_after=1.0)
+            self._cores.attend(now)
             self._queue.append(Slice(request, 0, len(rows)))
-            if self._awaited and len(self._queue) >= min(self._awaited):
-                self._gathered.notify_all()  # streams wait for different numbers
+            self.waiting_tokens += sum(request.lengths)
+            self._tell_gathered()
             self._wake()
         return await answer
-
-    @property
-    def waiting_tokens(self) -> int:
-        """Tokens queued in front of the device."""
-        with self._lock:
-            return sum(sum(part.lengths) for part in self._queue)
 
     def close(self) -> None:
         """Refuse new work, finish what is queued and end the threads. Blocks until then."""
@@ -188,72 +196,93 @@ class Executor:
             self._closing = True
             while self._idle:
                 self._wake()
-            self._gathered.notify_all()
+            self._tell_gathered()
         for stream in self._streams:
             stream.join()
 
     def _run(self, leads: bool) -> None:
         """One stream, until the end. The one that ``leads`` takes whatever comes while all are idle (``cores``)."""
         threads: int | None = None
-        answered, took_s = 0, 0.0
-        while (batch := self._next(leads, answered, took_s)) is not None:
-            answered = 0
-            if batch:
+        batch: list[Slice] = []
+        took_s = 0.0
+        while (formed := self._next(leads, batch, took_s)) is not None:
+            if batch := formed:
                 began = time.monotonic()
-                with self._settling:
-                    self.running += 1
-                    self._in_passes += len(batch)
-                    beside = self.running - 1 + len(self._queue) + self._loading()
-                    wanted = self._cores.of_pass(leads=leads, beside=beside, now=began)
+                beside = self.running - 1 + len(self._queue) + self._loading()
+                wanted = self._cores.of_pass(leads=leads, beside=beside, now=began)
                 if wanted != threads:
                     cores.take(wanted)  # not before the first batch: an idle executor does not need torch
                     threads = wanted
                 self._compute(batch, leads, threads)
-                with self._settling:
-                    self.running -= 1
-                    self._in_passes -= len(batch)
-                answered, took_s = sum(map(_is_last, batch)), time.monotonic() - began
-            del batch  # an idle stream keeps no request, and so no model that was let go, alive
+                took_s = time.monotonic() - began
 
-    def _next(self, leads: bool, answered: int, took_s: float) -> list[Slice] | None:
+    def _next(self, leads: bool, before: list[Slice], took_s: float) -> list[Slice] | None:
         """Wait for work and form a batch; None when closing and nothing is left.
 
         Args:
             leads: see `_run`.
-            answered: by the pass before, which took ``took_s``.
+            before: the batch of the pass that has ended, if any, which took ``took_s``.
         """
         with self._lock:
-            if answered:
+            if before:
+                self.running -= 1
+                self._in_passes -= len(before)
+                answered = sum(map(_is_last, before))
+                before.clear()  # an idle stream keeps no request, and so no model that was let go, alive
                 self._await_share(answered, took_s)
-            while not self._queue and not self._closing:
+            while not self._closing and not (self._queue and self._may_start()):
                 idle = threading.Condition(self._lock)
                 self._idle.insert(len(self._idle) if leads else 0, idle)
                 idle.wait()
             if not self._queue:
                 return None
             now = time.monotonic()
-            batch, self._queue, dropped = form(self._queue, now, self._limits, self._bulk_led)
-            if batch and batch[0].entry.bulk:
-                self._bulk_led = now
-            if self._queue:
+            batch, rest, dropped = form(self._queue, now, self._limits, self._bulk_led)
+            self._queue_is(rest)
+            if batch:
+                self.running += 1
+                self._in_passes += len(batch)
+                if batch[0].entry.bulk:
+                    self._bulk_led = now
+            if rest:
                 self._wake()  # another stream may take what is left
         self._tell([(_request(part), DeadlineExceededError(LATE)) for part in dropped])
         return batch
 
+    def _queue_is(self, queue: list[Slice]) -> None:
+        self._queue = queue
+        self.waiting_tokens = sum(sum(part.lengths) for part in queue)
+
+    def _may_start(self) -> bool:
+        """Whether one pass more is worth a core: there is none, or a full batch for it, or a core with nothing to do.
+
+        Else the event loop has to share a core with it, and what little is queued is done sooner, and together with
+        more, after the pass that runs.
+        """
+        taken = self.running + len(self._gathering)
+        return not taken or self._cores.left(taken) or self._fill_a_batch()
+
     def _wake(self) -> None:
-        if self._idle:
+        if self._idle and (self._closing or self._may_start()):
             self._idle.pop().notify()
 
     def _await_share(self, answered: int, took_s: float) -> None:
         """Wait a moment for callers who come back, unless what is queued fills a batch (``gathering``)."""
-        expected = awaited(answered, self._in_passes, len(self._queue), len(self._streams))
+        streams = len(self._streams) if self._cores.left(self.running + 1) else self.running + 1
+        expected = awaited(answered, self._in_passes, len(self._queue), streams)
         if not expected or (self._queue and self._fill_a_batch()):
             return
-        until = time.monotonic() + patience_s(took_s)
-        self._awaited.append(expected)
-        while len(self._queue) < expected and not self._closing and (left := until - time.monotonic()) > 0:
-            self._gathered.wait(left)
-        self._awaited.remove(expected)
+        own = _Gathering(expected, threading.Condition(self._lock))
+        self._gathering.append(own)
+        own.condition.wait(patience_s(took_s))
+        self._gathering.remove(own)
+
+    def _tell_gathered(self) -> None:
+        """Wake streams whose number has come, each once: one that is woken for less asks for Python's lock in vain."""
+        for one in self._gathering:
+            if not one.told and (self._closing or one.expected <= len(self._queue)):
+                one.told = True
+                one.condition.notify()
 
     def _fill_a_batch(self) -> bool:
         """Whether the tokens queued, of which there are some, are as many as a batch may have."""
@@ -329,7 +358,7 @@ class Executor:
         """Answer callers, all with one wake of their event loop, and compute nothing more of what has failed."""
         if failed := {request for request, outcome in outcomes if isinstance(outcome, Exception)}:
             with self._lock:
-                self._queue = [part for part in self._queue if part.entry not in failed]
+                self._queue_is([part for part in self._queue if part.entry not in failed])
         for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
             with suppress(RuntimeError):  # it is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_answer, list(own))
