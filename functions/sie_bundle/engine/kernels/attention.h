@@ -27,7 +27,7 @@ constexpr int QUERIES = BLOCK;
 struct HeadRoom {
   uint32_t* keys;    // panels of 32 keys, [size / UNIT][32] units each
   uint32_t* values;  // panels of 32 dimensions, [keys / UNIT][32] units each
-  float* scores;     // [QUERIES][tokens]; weights take the place of a row's, from its start
+  float* scores;     // panels of 32 keys, [QUERIES][32] each; weights take a panel's place, from its start
 
   static long bytes(long tokens, long size) {
     tokens = whole(tokens), size = whole(size);
@@ -86,58 +86,107 @@ static inline void pack_values(const Rows& from, int tokens, int size, uint32_t*
   }
 }
 
-// Which keys a query sees: [from, to) of those whose scores there are.
-struct Span {
-  int from, to;
+// Scores of one query and a panel's first key, and how far it is to those of the next panel.
+static inline float* score_of(float* scores, int query, int key) { return scores + (key * QUERIES + query * PANEL); }
+
+// Which keys each query sees, [from, to) of those whose scores there are.
+struct Spans {
+  int from[QUERIES], to[QUERIES], latest = 0, first = INT32_MAX;
+
+  void add(int query, int start, int end) {
+    from[query] = start, to[query] = end;
+    latest = start > latest ? start : latest, first = end < first ? end : first;
+  }
+
+  // What is to be done with a panel of keys: `each(seen)`, where `seen(x, query, at, rest)` puts `rest` in the place of
+  // keys that a query does not see. Mostly all see all of them, or all the same.
+  template <class Each>
+  void panel(int key, bool same, Each each) const {
+    if (key >= latest && key + PANEL <= first) return each([](Vector x, int, int, float) { return x; });
+    if (same) {
+      Whole lane = LANE + key;
+      return each([&](Vector x, int, int at, float rest) { return lane + at < first ? x : all(rest); });
+    }
+    each([&](Vector x, int query, int at, float rest) { return within(x, key + at, from[query], to[query], rest); });
+  }
 };
 
-// From scores of some queries, [rows][width], to weights, in place, and what to multiply sums by that are weighted so.
-// A row's steps wait for each other, so each step is done for WIDTH rows before the next one.
-static inline void softmax(float* scores, int rows, int width, const Span* spans, float scale, float* shares) {
+// So many queries go side by side, for the steps of one wait for each other.
+constexpr int BESIDE = 4;
+
+// The largest score of each of BESIDE queries, in WIDTH parts.
+static inline void largest_of(float* scores, int first, int width, const Spans& spans, bool same, Vector* most) {
+  Vector found[BESIDE];
+  for (int i = 0; i < BESIDE; i++) found[i] = all(UNSEEN);
+  for (int key = 0; key < width; key += PANEL) {
+    spans.panel(key, same, [&](auto seen) {
+#pragma GCC unroll 4
+      for (int i = 0; i < BESIDE; i++) {
+        const float* x = score_of(scores, first + i, key);
+        for (int at = 0; at < PANEL; at += WIDTH) {
+          found[i] = greater(found[i], seen(load(x + at), first + i, at, UNSEEN));
+        }
+      }
+    });
+  }
+  for (int i = 0; i < BESIDE; i++) most[i] = found[i];
+}
+
+// Weights of BESIDE queries in place of their scores, and their sums, in WIDTH parts.
+static inline void weights_of(float* scores, int first, int width, const Spans& spans, bool same, float scale,
+                              const float* tops, Vector* sums) {
+  Vector found[BESIDE] = {};
+  for (int key = 0; key < width; key += PANEL) {
+    spans.panel(key, same, [&](auto seen) {
+#pragma GCC unroll 4
+      for (int i = 0; i < BESIDE; i++) {
+        float* x = score_of(scores, first + i, key);
+        Number* to = (Number*)score_of(scores, 0, key) + (first + i) * PANEL;
+        Vector weights[PANEL / WIDTH];
+        for (int part = 0; part < PANEL / WIDTH; part++) {
+          int at = part * WIDTH;
+          weights[part] = seen(power_of_two(load(x + at) * scale - all(tops[i])), first + i, at, 0);
+          found[i] += weights[part];
+        }
+        for (int part = 0; part < PANEL / WIDTH; part += 2) store(to + part * WIDTH, weights[part], weights[part + 1]);
+      }
+    });
+  }
+  for (int i = 0; i < BESIDE; i++) sums[i] = found[i];
+}
+
+// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so. `same`: they all
+// see the same keys, from the first.
+static inline void softmax(float* scores, int rows, int width, const Spans& spans, bool same, float scale,
+                           float* shares) {
   scale *= LOG2_E;
   for (int first = 0; first < rows; first += WIDTH) {
     int some = rows - first < WIDTH ? rows - first : WIDTH;
     Vector of_rows[WIDTH] = {};
     float tops[WIDTH];
-    for (int row = 0; row < some; row++) {
-      const float* x = scores + (first + row) * width;
-      Span span = spans[first + row];
-      Vector most = all(UNSEEN);
-      for (int at = span.from / WIDTH * WIDTH; at < span.to; at += WIDTH) {
-        bool whole = at >= span.from && at + WIDTH <= span.to;
-        most = greater(most, whole ? load(x + at) : within(load(x + at), at, span.from, span.to, UNSEEN));
-      }
-      of_rows[row] = most;
+    for (int row = 0; row < some; row += BESIDE) {
+      largest_of(scores, first + row, width, spans, same, of_rows + row);
     }
     store(tops, across(of_rows, greater) * scale);
-    for (int row = 0; row < some; row++) {
-      float* x = scores + (first + row) * width;
-      Span span = spans[first + row];
-      Vector sum = {}, top = all(tops[row]);
-      auto weight = [&](int at) { return power_of_two(load(x + at) * scale - top); };
-      auto edge = [&](int at) {
-        return at < span.to && at + WIDTH > span.from ? within(weight(at), at, span.from, span.to, 0) : Vector{};
-      };
-      for (int at = 0; at < width; at += 2 * WIDTH) {
-        bool whole = at >= span.from && at + 2 * WIDTH <= span.to;
-        Vector left = whole ? weight(at) : edge(at), right = whole ? weight(at + WIDTH) : edge(at + WIDTH);
-        sum += left + right;
-        store((Number*)x + at, left, right);
-      }
-      of_rows[row] = sum;
+    for (int row = 0; row < some; row += BESIDE) {
+      weights_of(scores, first + row, width, spans, same, scale, tops + row, of_rows + row);
     }
     Vector sums = across(of_rows, [](Vector a, Vector b) { return a + b; });
     store(shares + first, sums > 0.0f ? 1.0f / sums : Vector{});  // none of a query that sees nothing
   }
 }
 
-// What is added to scores of a query, [from, to), at `place`, which are scaled then.
-static inline void biased(float* scores, int from, int to, int place, float scale, const float* bias, float slope) {
-  for (int key = from; key < to; key++, scores++) {
+// What is added to the score of a query and key.
+struct Added {
+  const float* bias;  // of the query, by key; or null
+  float slope;
+  int place;  // the query's
+
+  float operator()(int key) const {
     int distance = key > place ? key - place : place - key;
-    *scores = *scores * scale + (bias ? bias[key] : 0) + slope * distance;
+    return (bias ? bias[key] : 0) + slope * distance;
   }
-}
+};
 
 // Attention of one head of one text.
 struct Head {
@@ -168,35 +217,40 @@ struct Head {
     int units = whole(size) / UNIT;
     for (int key = 0; key < of.width; key += PANEL) {
       const uint32_t* keys = room.keys + (long)(of.low + key) / PANEL * units * PANEL;
-      multiply(queries.from(of.first, 0), of.rows, keys, units, scores + key, of.width);
+      multiply(queries.from(of.first, 0), of.rows, keys, units, score_of(scores, 0, key), PANEL);
     }
   }
 
   // Scores become weights, for what `softmax` gives.
   void weigh(const Block& of, float* scores, float* shares) const {
-    Span spans[QUERIES];
+    Spans spans;
     float scale = 1.0f / __builtin_sqrtf(size);
-    bool added = sight.bias || sight.slopes;
-    for (int row = 0; row < of.rows; row++) {
+    bool added = sight.bias || sight.slopes, same = !sight.causal && sight.window < 0;
+    if (same) spans.first = seen;
+    for (int row = 0; row < of.rows && (added || !same); row++) {
       int token = of.first + row, from = token > window() ? token - window() : 0;
       int to = sight.causal ? token + 1 : token + window() + 1;
       to = to < seen ? to : seen, to = to > of.low ? to : of.low;
       from = from < to ? from : to, from = from > of.low ? from : of.low;
-      spans[row] = {from - of.low, to - of.low};
-      if (added) {
-        const float* bias = sight.bias ? sight.bias + (number * sight.side + token) * sight.side : nullptr;
-        float slope = sight.slopes ? sight.slopes[number] : 0;
-        biased(scores + row * of.width + from - of.low, from, to, token, scale, bias, slope);
+      spans.add(row, from - of.low, to - of.low);
+      if (!added) continue;
+      Added to_score{sight.bias ? sight.bias + (number * sight.side + token) * sight.side : nullptr,
+                     sight.slopes ? sight.slopes[number] : 0, token};
+      for (int key = from - of.low; key < to - of.low; key++) {
+        float* x = score_of(scores, row, key / PANEL * PANEL) + key % PANEL;
+        *x = *x * scale + to_score(of.low + key);
       }
     }
-    softmax(scores, of.rows, of.width, spans, added ? 1 : scale, shares);
+    for (int row = of.rows; row < QUERIES; row++) spans.from[row] = spans.to[row] = 0;  // nobody's
+    softmax(scores, of.rows, of.width, spans, same, added ? 1 : scale, shares);
   }
 
-  void gather(const Block& of, float* weights, const float* shares) const {
+  void gather(const Block& of, float* scores, const float* shares) const {
     alignas(64) float c[QUERIES * PANEL];
+    Rows weights = {(Number*)scores, PANEL, QUERIES * PANEL * UNIT, 16 * PANEL};
     for (int column = 0; column < size; column += PANEL) {
       const uint32_t* values = room.values + ((long)column / PANEL * whole(seen) + of.low) / UNIT * PANEL;
-      multiply(row_by_row((Number*)weights, of.width * UNIT), of.rows, values, of.width / UNIT, c, PANEL);
+      multiply(weights, of.rows, values, of.width / UNIT, c, PANEL);
       for (int row = 0; row < of.rows; row++) {
         const float* x = c + row * PANEL;
         Vector share = all(shares[row]);

@@ -31,6 +31,13 @@ static inline Vector widened(const char* from, int stored) {
 #endif
 }
 
+// Words come from anywhere in memory: those of a later token are asked for meanwhile.
+constexpr int AHEAD = 4;
+static inline void fetch_row(const Table& table, long row, int size) {
+  long bytes = size * (table.stored == FLOAT32 ? 4 : 2);
+  fetch(table.rows + row * bytes, bytes);
+}
+
 // A row added to x. Nothing is read behind it, where the file may end.
 static inline void add_row(const Table& table, long row, int size, float* x) {
   if (!table.rows) return;

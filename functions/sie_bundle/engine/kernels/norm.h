@@ -12,6 +12,15 @@ struct Norm {
   int32_t exists;
 };
 
+static inline float variance_around(const float* x, float mean, int size) {
+  Vector squares = {};
+  for (int at = 0; at < size; at += WIDTH) {
+    Vector apart = within(load(x + at) - all(mean), at, 0, size, 0);
+    squares += apart * apart;
+  }
+  return total(squares) / size;
+}
+
 // x [columns] normed, to `kept` and as numbers to that row of `to`, in blocks; either may be null. Without a norm: as
 // it is. Behind the norm's own size there are zeros, before and after.
 static inline void normed_row(const float* x, const Norm& norm, int columns, float* kept, Number* to, long row) {
@@ -19,18 +28,17 @@ static inline void normed_row(const float* x, const Norm& norm, int columns, flo
   if (norm.exists) {
     // Two sums of each: an addition does not wait for the one before.
     Vector sums[2] = {}, squares[2] = {};
-    for (int at = 0; !norm.rms && at < columns; at += 2 * WIDTH) {
-      sums[0] += load(x + at), sums[1] += load(x + at + WIDTH);
-    }
-    shift = all(total(sums[0] + sums[1]) / norm.size);
     for (int at = 0; at < columns; at += 2 * WIDTH) {
       for (int half = 0; half < 2; half++) {
-        Vector apart = load(x + at + half * WIDTH) - shift;
-        if (at + 2 * WIDTH > norm.size) apart = within(apart, at + half * WIDTH, 0, norm.size, 0);
-        squares[half] += apart * apart;
+        Vector number = load(x + at + half * WIDTH);
+        sums[half] += number, squares[half] += number * number;
       }
     }
-    scale = all(1.0f / __builtin_sqrtf(total(squares[0] + squares[1]) / norm.size + norm.eps));
+    float mean = norm.rms ? 0 : total(sums[0] + sums[1]) / norm.size;
+    float variance = total(squares[0] + squares[1]) / norm.size - mean * mean;
+    // Of numbers far from nothing this is a small rest of large ones, so they are looked at once more.
+    if (mean * mean > variance) variance = variance_around(x, mean, norm.size);
+    shift = all(mean), scale = all(1.0f / __builtin_sqrtf(variance + norm.eps));
   }
   auto made = [&](int at) {
     Vector y = load(x + at);

@@ -54,6 +54,11 @@ static inline Vector scaled(Vector x, Vector power) {
 }
 #endif
 
+// Lines of memory that are wanted soon. Whether they may be read is not asked.
+static inline void fetch(const void* from, long bytes) {
+  for (long at = 0; at < bytes; at += 64) _mm_prefetch((const char*)from + at, _MM_HINT_T0);
+}
+
 // x where its lanes, of which the first is number `at`, are from `from` to before `to`; else `rest`.
 static inline Vector within(Vector x, int at, int from, int to, float rest) {
   Whole lane = LANE + at;
@@ -169,6 +174,12 @@ static inline Vector gelu(Vector x) {
 }
 
 enum Activation { NONE, GELU, GELU_TANH, RELU, SILU, TANH };
+
+// An activation as a type, for code that is made for each.
+template <int ACTIVATION>
+struct Is {
+  static constexpr int value = ACTIVATION;
+};
 
 template <int ACTIVATION>
 static inline Vector activated(Vector x) {

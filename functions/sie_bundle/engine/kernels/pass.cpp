@@ -4,8 +4,6 @@
 // that is computed token by token, some rows at a time, so that what one step leaves is in the cache when the next
 // comes. States stay float32; what is multiplied is of the type `Number`. Structures are those of fused.py, field by
 // field.
-#include <omp.h>
-
 #include <algorithm>
 
 #include "attention.h"
@@ -60,6 +58,14 @@ static inline int inner_of(const Pass& of) {
   return std::min(inner, all);
 }
 
+// Whether queries, keys and values are made for one head after the other, which attends at once: what is made never
+// leaves the second-level cache. Not of one block, whose panels the CPU fetches ahead in their order; not where rows do
+// not stay there meanwhile; nor where a head is no whole panels, or its norm not its own.
+static inline bool by_head(const Pass& of) {
+  const Norm& norm = of.layers[0].q_norm;
+  return of.tokens > BLOCK && of.tokens <= ROWS && of.size % PANEL == 0 && (!norm.exists || norm.size == of.size);
+}
+
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
 // time.
 struct Room {
@@ -68,8 +74,8 @@ struct Room {
   Number* seen;    // [tokens][in of output], in blocks: what attention gives
   Number* inner;   // [ROWS][inner columns at a time], in blocks
   float* before;   // [tokens][hidden], where a layer's input is added a second time
-  char* own;       // of each thread
-  long own_bytes, bytes;
+  char* own;       // of each thread; by head, with its queries, keys and values behind it
+  long own_bytes, heads_bytes, bytes;
 
   Room(const Pass& of) {
     char* at = of.room;
@@ -88,14 +94,16 @@ struct Room {
       between |= layer.between_norm.exists;
     }
     normed = (Number*)take(rows * of.hidden * sizeof(Number));
-    qkv = (Number*)take(rows * first.qkv.outward * sizeof(Number));
+    qkv = (Number*)take(by_head(of) ? 0 : rows * first.qkv.outward * sizeof(Number));
     seen = (Number*)take(rows * first.output.inward * sizeof(Number));
     inner = (Number*)take(std::min(rows, (long)ROWS + BLOCK) * inner_of(of) * sizeof(Number));
     before = (float*)take(between ? (long)of.tokens * of.hidden * 4 : 0);
     own_bytes = (std::max((long)in * PANEL * 4, HeadRoom::bytes(of.longest, of.size)) + 63) / 64 * 64;
-    own = take(own_bytes * of.threads);
+    heads_bytes = by_head(of) ? rows * (of.heads / of.key_heads + 2) * of.size * sizeof(Number) : 0;
+    own = take((own_bytes + heads_bytes) * of.threads);
     bytes = at - of.room + 64;
   }
+  char* of_thread() const { return own + omp_get_thread_num() * (own_bytes + heads_bytes); }
 };
 
 // Queries or keys of one token, heads of that size, normed and turned by its place; room for three times as many
@@ -119,71 +127,109 @@ static inline void placed(const Rows& row, int heads, int size, const Norm& norm
   }
 }
 
+// Some tokens' queries or keys of some heads, normed and turned.
+static inline void placed(const Pass& of, const Layer& layer, const Norm& norm, const Rows& rows, int heads, int token,
+                          int tokens, char* own) {
+  if (!norm.exists && layer.turn < 0) return;
+  for (int i = 0; i < tokens; i++) {
+    long at = layer.turn < 0 ? 0 : of.positions[token + i] * of.size;
+    const float* cosines = layer.turn < 0 ? nullptr : of.turns[layer.turn].cosines + at;
+    const float* sines = layer.turn < 0 ? nullptr : of.turns[layer.turn].sines + at;
+    placed(rows.from(i, 0), heads, of.size, norm, cosines, sines, (float*)own);
+  }
+}
+
+// Heads of one text that share keys attend. All rows begin with the text.
+static void attended(const Pass& of, const Layer& layer, const Room& room, char* own, int text, int key_head,
+                     const Rows& queries, const Rows& keys, const Rows& values) {
+  int start = of.bounds[text], tokens = of.bounds[text + 1] - start, seen = of.seen[text];
+  int each = of.heads / of.key_heads;
+  HeadRoom head_room(own, of.longest, of.size);
+  pack_keys(keys, seen, of.size, head_room.keys);
+  pack_values(values, seen, of.size, head_room.values);
+  for (int i = 0; i < each; i++) {
+    Head{queries.from(0, i * of.size),
+         head_room,
+         of.sights[layer.sight],
+         tokens,
+         seen,
+         of.size,
+         key_head * each + i,
+         room.seen,
+         layer.output.inward,
+         start}
+        .attend();
+  }
+}
+
+// Attention, of the normed states, for one head's keys after the other: what belongs to them is made, then it is used.
+static void attended_by_head(const Pass& of, const Layer& layer, const Room& room, char* own) {
+  int panels = of.size / PANEL, each = of.heads / of.key_heads, values = (each + 1) * of.size;
+  Rows qkv = {(Number*)(own + room.own_bytes), PANEL, (long)(of.tokens + BLOCK) * PANEL, 16 * PANEL};
+#pragma omp for schedule(dynamic)
+  for (int key_head = 0; key_head < of.key_heads; key_head++) {
+    auto which = [=](int i) {
+      if (i < each * panels) return key_head * each * panels + i;
+      int behind = i - each * panels, keys_or_values = behind / panels;
+      return (of.heads + keys_or_values * of.key_heads + key_head) * panels + behind % panels;
+    };
+    Share all(0, (each + 2) * panels);
+    const void* then = columns(layer.qkv, (key_head + 1) * each * of.size, 0).weight;
+    if (key_head + 1 == of.key_heads) then = layer.output.weight;
+    multiplied<NONE>(room.normed, of.tokens, layer.qkv, all, which, then, (uint32_t*)own,
+                     [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
+    Rows keys = qkv.from(0, each * of.size);
+    placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, own);
+    placed(of, layer, layer.k_norm, keys, 1, 0, of.tokens, own);
+    for (int text = 0; text < of.texts; text++) {
+      int start = of.bounds[text];
+      attended(of, layer, room, own, text, key_head, qkv.from(start, 0), keys.from(start, 0), qkv.from(start, values));
+    }
+  }
+}
+
 // Where queries, keys and values of all tokens are. A head's lie side by side, token after token, if they can.
 static inline Rows queries_of(const Pass& of, const Layer& layer, const Room& room) {
   if (of.size % PANEL) return row_by_row(room.qkv, layer.qkv.outward);
   return {room.qkv, PANEL, (long)(of.tokens + BLOCK) * PANEL, 16 * PANEL};
 }
 
-// Queries, keys and values of some rows, from their normed states.
-static void queried(const Pass& of, const Layer& layer, const Room& room, uint32_t* own, int first, int rows) {
+// Queries, keys and values of some rows, from their normed states, for `attended_by_text`.
+static void queried(const Pass& of, const Layer& layer, const Room& room, char* own, int first, int rows) {
   Rows qkv = queries_of(of, layer, room).from(first, 0);
-  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, layer.output.weight, own,
+  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, layer.output.weight, (uint32_t*)own,
              [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
-  if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
   for (int row = 0; row < rows; row++) {
-    const float *cosines = nullptr, *sines = nullptr;
-    if (layer.turn >= 0) {
-      long at = of.positions[first + row] * of.size;
-      cosines = of.turns[layer.turn].cosines + at, sines = of.turns[layer.turn].sines + at;
-    }
-    placed(qkv.from(row, 0), of.heads, of.size, layer.q_norm, cosines, sines, (float*)own);
-    placed(qkv.from(row, of.heads * of.size), of.key_heads, of.size, layer.k_norm, cosines, sines, (float*)own);
+    placed(of, layer, layer.q_norm, qkv.from(row, 0), of.heads, first + row, 1, own);
+    placed(of, layer, layer.k_norm, qkv.from(row, of.heads * of.size), of.key_heads, first + row, 1, own);
   }
 }
 
-static void attended(const Pass& of, const Layer& layer, const Room& room, char* own) {
+static void attended_by_text(const Pass& of, const Layer& layer, const Room& room, char* own) {
   int keys = of.heads * of.size, values = keys + of.key_heads * of.size, each = of.heads / of.key_heads;
   Rows qkv = queries_of(of, layer, room);
-  HeadRoom head_room(own, of.longest, of.size);
 #pragma omp for schedule(dynamic)
   for (int job = 0; job < of.texts * of.key_heads; job++) {
-    int text = job / of.key_heads, key_head = job % of.key_heads;
-    int start = of.bounds[text], tokens = of.bounds[text + 1] - start;
-    pack_keys(qkv.from(start, keys + key_head * of.size), of.seen[text], of.size, head_room.keys);
-    pack_values(qkv.from(start, values + key_head * of.size), of.seen[text], of.size, head_room.values);
-    for (int head = key_head * each; head < (key_head + 1) * each; head++) {
-      Head{qkv.from(start, head * of.size),
-           head_room,
-           of.sights[layer.sight],
-           tokens,
-           of.seen[text],
-           of.size,
-           head,
-           room.seen,
-           layer.output.inward,
-           start}
-          .attend();
-    }
+    int text = job / of.key_heads, key_head = job % of.key_heads, start = of.bounds[text], at = key_head * of.size;
+    attended(of, layer, room, own, text, key_head, qkv.from(start, at * each), qkv.from(start, keys + at),
+             qkv.from(start, values + at));
   }
 }
 
 // States of some rows behind a layer, of what attention saw; `next`: the layer that takes them, if any.
-static void fed(const Pass& of, const Layer& layer, const Layer* next, const Room& room, uint32_t* own, int first,
-                int rows) {
+static void fed(const Pass& of, const Layer& layer, const Layer* next, const Room& room, char* thread_room,
+                int first, int rows) {
+  auto own = (uint32_t*)thread_room;
   long hidden = of.hidden;
   float* states = of.states + first * hidden;
   float* before = room.before + first * hidden;
   Number *normed = room.normed + first * hidden, *inner = room.inner;
-  auto add = [=](int row, int column, Vector left, Vector right) {
-    float* to = states + row * hidden + column;
-    store(to, load(to) + left, load(to + WIDTH) + right);
-  };
   auto norm_all = [=](const Norm& norm, bool keep) {
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) {
       float* x = states + row * hidden;
+      fetch(x + 2 * hidden, hidden * sizeof(float));
       normed_row(x, norm, hidden, keep ? x : nullptr, normed, row);
     }
   };
@@ -191,7 +237,8 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) memcpy(before + row * hidden, states + row * hidden, hidden * 4);
   }
-  multiplied(room.seen + (long)first * layer.output.inward, rows, layer.output, layer.up.weight, own, add);
+  Number* seen = room.seen + (long)first * layer.output.inward;
+  multiplied_onto(states, seen, rows, layer.output, 0, layer.output.inward, layer.up.weight, own);
   norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
@@ -223,13 +270,14 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   } else if (next) {
     norm_all(next->attention_norm, false);
   }
-  if (next) queried(of, *next, room, own, first, rows);
+  if (next && !by_head(of)) queried(of, *next, room, thread_room, first, rows);
 }
 
 // A token's state before the first layer.
 static inline void embedded(const Pass& of, int token) {
   const Embedding& from = *of.embedding;
   float* x = of.states + (long)token * of.hidden;
+  if (token + AHEAD < of.tokens) fetch_row(from.words, of.ids[token + AHEAD], from.size);
   memset(x, 0, of.hidden * sizeof(float));
   add_row(from.words, of.ids[token], from.size, x);
   add_row(from.positions, of.positions[token] + from.first_position, from.size, x);
@@ -248,7 +296,7 @@ extern "C" void pass(const Pass* given) {
   {
     [[maybe_unused]] Tiles tiles;
     Flushed flushed;
-    char* own = room.own + omp_get_thread_num() * room.own_bytes;
+    char* own = room.of_thread();
     Norm first_norm = of.pre_norm ? of.layers[0].attention_norm : Norm{};
 #pragma omp for schedule(static)
     for (int row = 0; row < of.tokens; row++) {
@@ -258,11 +306,11 @@ extern "C" void pass(const Pass* given) {
     auto blocks = [&](auto each) {
       for (int first = 0; first < of.tokens; first += ROWS) each(first, std::min(of.tokens - first, ROWS));
     };
-    blocks([&](int first, int rows) { queried(of, of.layers[0], room, (uint32_t*)own, first, rows); });
+    if (!by_head(of)) blocks([&](int first, int rows) { queried(of, of.layers[0], room, own, first, rows); });
     for (int i = 0; i < of.count; i++) {
-      attended(of, of.layers[i], room, own);
+      by_head(of) ? attended_by_head(of, of.layers[i], room, own) : attended_by_text(of, of.layers[i], room, own);
       const Layer* next = i + 1 < of.count ? &of.layers[i + 1] : nullptr;
-      blocks([&](int first, int rows) { fed(of, of.layers[i], next, room, (uint32_t*)own, first, rows); });
+      blocks([&](int first, int rows) { fed(of, of.layers[i], next, room, own, first, rows); });
     }
     if (of.final_norm->exists) {
 #pragma omp for schedule(static)

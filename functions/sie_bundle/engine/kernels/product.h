@@ -5,6 +5,8 @@
 // which products there are is pass.cpp's.
 #pragma once
 
+#include <omp.h>
+
 #include "numbers.h"
 
 constexpr int PANEL = 32;  // columns of a weight at a time
@@ -248,11 +250,22 @@ static inline int lines_beside(int rows) {
   return blocks > 1 ? (PANEL + blocks - 1) / blocks : 0;
 }
 
-// Multiply a [rows][inward], in blocks, and give the result, activated, two vectors that lie side by side at a time, to
-// `take(row, column, left, right)`. The panels are shared among the threads of the region this is called in, which go
-// on when all are through. `then`: the weight that is multiplied with next.
-template <int ACTIVATION, class Take>
-static void multiplied(Number* a, int rows, const Product& of, const void* then, uint32_t* room, Take take) {
+// Which of so many panels a thread takes of those of the region this is called in.
+struct Share {
+  int from, to;
+  Share(int from, int to) : from(from), to(to) {}
+  Share(int panels) {
+    int threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    from = (long)panels * thread / threads, to = (long)panels * (thread + 1) / threads;
+  }
+};
+
+// Multiply a [rows][inward], in blocks, by some panels, and give the result, activated, two vectors that lie side by
+// side at a time, to `take(row, column, left, right)`. Panels are those that `which(0)` and so on say, one behind the
+// other; of them those of `share`. `then`: the weight that is multiplied with next.
+template <int ACTIVATION, class Which, class Take>
+static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const void* then,
+                       uint32_t* room, Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
   // What is done to a block is done while the next one is multiplied.
   int now = 0, first_before = 0, some_before = 0, column_before = 0;
@@ -268,38 +281,50 @@ static void multiplied(Number* a, int rows, const Product& of, const void* then,
     }
   };
   int units = of.inward / UNIT, lines = lines_beside(rows);
-#pragma omp for schedule(static) nowait
-  for (int panel = 0; panel < of.outward / PANEL; panel++) {
-    const uint32_t *weight = panel_of(of, panel, 0, of.inward, room), *next = weight + units * PANEL;
-    if (panel == of.outward / PANEL - 1) next = (const uint32_t*)then;
+  for (int i = share.from; i < share.to; i++) {
+    int panel = which(i);
+    const uint32_t* weight = panel_of(of, panel, 0, of.inward, room);
+    const uint32_t* next = i + 1 < share.to ? (const uint32_t*)of.weight + (long)which(i + 1) * units * PANEL
+                                            : (const uint32_t*)then;
     Start start = {of.bias ? of.bias + panel * PANEL : nullptr, 0};
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, next += lines * units) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
       Rows left = in_blocks(a + (long)first * of.inward, of.inward);
       multiply(left, some, weight, units, start, made[now], PANEL, finish, next, lines);
-      first_before = first, some_before = some, column_before = panel * PANEL;
+      first_before = first, some_before = some, column_before = i * PANEL;
     }
   }
   finish(0, BLOCK);
-#pragma omp barrier
 }
 
+// By all panels of a weight, which the threads of the region share; they go on when all are through.
 template <class Take>
 static void multiplied(Number* a, int rows, const Product& of, const void* then, uint32_t* room, Take take) {
+  Share share(of.outward / PANEL);
+  auto all = [](int panel) { return panel; };
+  auto by = [&](auto activation) {
+    multiplied<decltype(activation)::value>(a, rows, of, share, all, then, room, take);
+  };
   switch (of.activation) {
     case GELU:
-      return multiplied<GELU>(a, rows, of, then, room, take);
+      by(Is<GELU>{});
+      break;
     case GELU_TANH:
-      return multiplied<GELU_TANH>(a, rows, of, then, room, take);
+      by(Is<GELU_TANH>{});
+      break;
     case RELU:
-      return multiplied<RELU>(a, rows, of, then, room, take);
+      by(Is<RELU>{});
+      break;
     case SILU:
-      return multiplied<SILU>(a, rows, of, then, room, take);
+      by(Is<SILU>{});
+      break;
     case TANH:
-      return multiplied<TANH>(a, rows, of, then, room, take);
+      by(Is<TANH>{});
+      break;
     default:
-      return multiplied<NONE>(a, rows, of, then, room, take);
+      by(Is<NONE>{});
   }
+#pragma omp barrier
 }
 
 static inline void copy_panel(const float* from, long from_stride, float* to, long to_stride, int rows) {
@@ -313,10 +338,10 @@ static void multiplied_onto(float* x, Number* a, int rows, const Product& of, in
   alignas(64) float rest[BLOCK * PANEL];
   int units = inward / UNIT, lines = lines_beside(rows);
   long stride = of.outward;
-#pragma omp for schedule(static)
-  for (int panel = 0; panel < of.outward / PANEL; panel++) {
+  Share share(of.outward / PANEL);
+  for (int panel = share.from; panel < share.to; panel++) {
     const uint32_t *weight = panel_of(of, panel, from, inward, room), *next = weight + of.inward / UNIT * PANEL;
-    if (panel == of.outward / PANEL - 1) next = (const uint32_t*)then;
+    if (panel + 1 == share.to) next = (const uint32_t*)then;
     float* to = x + panel * PANEL;
     // The bias is added to a block while the one before it is multiplied.
     auto biased = [&](int first, int last) {
@@ -341,4 +366,5 @@ static void multiplied_onto(float* x, Number* a, int rows, const Product& of, in
       copy_panel(rest, PANEL, at, stride, rows - first);
     }
   }
+#pragma omp barrier
 }
