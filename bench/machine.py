@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import worker
+from sie_broker import process
 
 CLIENTS = 4
 """A call of the documents workload holds a request of each."""
@@ -39,6 +40,7 @@ def main() -> None:
         requests = [batch[at : at + size] for batch in batches for at in range(0, texts, size)]
         return worker.slice_of(forward, requests, [float(size)] * len(requests), seconds)
 
+    process.collect_less()  # as a bundle does once its engine is there
     worker.obey({"gemm": gemm, "engine": engine, "precision": lambda: precision})
 
 

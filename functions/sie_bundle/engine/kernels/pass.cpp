@@ -37,6 +37,8 @@ struct Pass {
   const int32_t* bounds;  // [texts + 1]
   const int32_t* seen;    // [texts]: so many tokens of each, from its first, are attended to
   int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
+
+  int start(int text) const { return bounds[text] - bounds[0]; }
 };
 
 // Rows between two attentions at a time, and columns of their inner states: of a small model they fit the second-level
@@ -142,7 +144,7 @@ static inline void placed(const Pass& of, const Layer& layer, const Norm& norm, 
 // Heads of one text that share keys attend. All rows begin with the text.
 static void attended(const Pass& of, const Layer& layer, const Room& room, char* own, int text, int key_head,
                      const Rows& queries, const Rows& keys, const Rows& values) {
-  int start = of.bounds[text], tokens = of.bounds[text + 1] - start, seen = of.seen[text];
+  int start = of.start(text), tokens = of.start(text + 1) - start, seen = of.seen[text];
   int each = of.heads / of.key_heads;
   HeadRoom head_room(own, of.longest, of.size);
   pack_keys(keys, seen, of.size, head_room.keys);
@@ -182,7 +184,7 @@ static void attended_by_head(const Pass& of, const Layer& layer, const Room& roo
     placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, own);
     placed(of, layer, layer.k_norm, keys, 1, 0, of.tokens, own);
     for (int text = 0; text < of.texts; text++) {
-      int start = of.bounds[text];
+      int start = of.start(text);
       attended(of, layer, room, own, text, key_head, qkv.from(start, 0), keys.from(start, 0), qkv.from(start, values));
     }
   }
@@ -211,7 +213,7 @@ static void attended_by_text(const Pass& of, const Layer& layer, const Room& roo
   Rows qkv = queries_of(of, layer, room);
 #pragma omp for schedule(dynamic)
   for (int job = 0; job < of.texts * of.key_heads; job++) {
-    int text = job / of.key_heads, key_head = job % of.key_heads, start = of.bounds[text], at = key_head * of.size;
+    int text = job / of.key_heads, key_head = job % of.key_heads, start = of.start(text), at = key_head * of.size;
     attended(of, layer, room, own, text, key_head, qkv.from(start, at * each), qkv.from(start, keys + at),
              qkv.from(start, values + at));
   }
@@ -285,10 +287,8 @@ static inline void embedded(const Pass& of, int token) {
   if (from.norm.exists) normed_row(x, from.norm, of.hidden, x, nullptr, 0);
 }
 
-extern "C" int64_t room_bytes(const Pass* of) { return Room(*of).bytes; }
-
-extern "C" void pass(const Pass* given) {
-  const Pass& of = *given;
+// All layers of some texts, whose room is there.
+static void passed(const Pass& of) {
   Room room(of);
   long width = of.layers[0].output.inward;
   if (width > of.heads * of.size) memset(room.seen, 0, (of.tokens + BLOCK) * width * sizeof(Number));
@@ -321,6 +321,37 @@ extern "C" void pass(const Pass* given) {
     }
   }
 }
+
+// Texts from one on that go through all layers together: as many as rows do between two attentions, or a longer one.
+static Pass texts_from(const Pass& of, int first) {
+  Pass some = of;
+  long start = of.bounds[first];
+  some.texts = 0;
+  do some.texts++;
+  while (first + some.texts < of.texts && of.bounds[first + some.texts + 1] - start <= ROWS);
+  some.tokens = of.bounds[first + some.texts] - start;
+  some.states += start * of.hidden, some.ids += start, some.positions += start;
+  if (of.types) some.types += start;
+  some.bounds += first, some.seen += first;
+  return some;
+}
+
+template <class Each>
+static void by_texts(const Pass& of, Each each) {
+  for (int text = 0; text < of.texts;) {
+    Pass some = texts_from(of, text);
+    each(some);
+    text += some.texts;
+  }
+}
+
+extern "C" int64_t room_bytes(const Pass* of) {
+  long most = 0;
+  by_texts(*of, [&](const Pass& some) { most = std::max(most, Room(some).bytes); });
+  return most;
+}
+
+extern "C" void pass(const Pass* of) { by_texts(*of, passed); }
 
 extern "C" void pool(const Pooling* of) {
   for (int text = 0; text < of->texts; text++) pooled(*of, text);
