@@ -39,8 +39,10 @@ KEPT = Path(default_cache()) / "kernels"
 """The folder of the user's cache where libraries are kept."""
 
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+# Only Intel's have tiles, and what GCC takes for good on any CPU costs those three hundredths.
+_AMX = ("-mamx-tile", "-mamx-bf16", "-mtune=icelake-server")
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "amx": ("-DSIE_BFLOAT16", "-DSIE_AMX", *_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+    "amx": ("-DSIE_BFLOAT16", "-DSIE_AMX", *_AVX512, "-mavx512bf16", *_AMX),
     "avx512_bf16": ("-DSIE_BFLOAT16", *_AVX512, "-mavx512bf16"),
     "avx512": _AVX512,
     "avx2": ("-mavx2",),
