@@ -336,61 +336,6 @@ async def test_a_lone_request_is_computed_by_the_first_stream_on_all_cores_and_a
     assert quick.seen[TRIAL][0] != "device-0" and quick.seen[TRIAL][1] == 1
 
 
-@asynccontextmanager
-async def crowded(monkeypatch: pytest.MonkeyPatch, ceiling: int) -> AsyncIterator[Executor]:
-    """Two streams on two cores, one of which the event loop takes."""
-    executor = Executor(max_batch_tokens=ceiling, streams=2, threads=1, count=2)
-    monkeypatch.setattr(executor._cores, "attend", lambda now: None)
-    executor._cores._loop = 0.9
-    try:
-        yield executor
-    finally:
-        await asyncio.to_thread(executor.close)
-
-
-async def test_beside_a_busy_event_loop_a_few_wait_for_the_pass_that_runs_and_go_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = Gated()
-    async with crowded(monkeypatch, ceiling=10) as executor:
-        first = await busy(executor, model)
-        few = await queued(executor, model, rows(1), rows(2), rows(3))
-        assert executor.running == 1 and executor.waiting_tokens == 3
-        model.gate.set()
-        async with asyncio.timeout(10):
-            await asyncio.gather(first, *few)
-    assert model.batches == [[0], [1, 2, 3]]
-
-
-async def test_beside_a_busy_event_loop_a_full_batch_is_taken_by_the_next_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held, model = Gated(), Gated()
-    async with crowded(monkeypatch, ceiling=3) as executor:
-        first = await busy(executor, held)
-        few = await queued(executor, model, rows(1), rows(2))
-        assert not model.entered.is_set()
-        full = await queued(executor, model, rows(3))
-        model.gate.set()
-        async with asyncio.timeout(10):
-            await asyncio.gather(*few, *full)
-        held.gate.set()
-        await first
-    assert model.batches == [[1, 2, 3]]
-
-
-async def test_beside_an_event_loop_at_rest_whoever_comes_starts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, model = Gated(), Gated()
-    model.gate.set()
-    async with crowded(monkeypatch, ceiling=10) as executor:
-        executor._cores._loop = 0.1
-        first = await busy(executor, held)
-        async with asyncio.timeout(10):
-            await executor.forward(model, rows(1), HEADS)
-        held.gate.set()
-        await first
-
-
 def until_idle(executor: Executor, streams: int) -> None:
     """Return when as many streams as that wait for work."""
     wait_until(lambda: len(executor._idle) == streams)

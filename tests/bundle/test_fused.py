@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sie_bundle.engine import cpu_attention, layer, native, pooling
+from sie_bundle.engine import cpu_attention, layer, native
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, check, panels
 from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
 from sie_bundle.engine.linear import Product, plain
 from sie_bundle.engine.packing import Packed, pack
-from sie_bundle.engine.parameters import FLOATS
 from sie_bundle.engine.positions import Turn
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row, row
@@ -369,51 +368,3 @@ def test_what_a_batch_brings_is_as_large_as_the_weights_say_or_refused(of: str) 
         fused(pack([row([1] * 41)], CPU), tables_of(41, 32), [sight])
     with pytest.raises(ValueError, match="second text"):
         fused(pack([Row(np.array([1, 2]), 1, 2)], CPU), tables_of(2, 32), [sight])
-
-
-@pytest.mark.parametrize("of", variants.EVERY)
-@pytest.mark.parametrize("stored", FLOATS)
-@pytest.mark.parametrize("hidden", [64, 44, 7])
-def test_embedding_and_final_norm_equal_torchs_whatever_the_tables_are_stored_as(
-    hidden: int, stored: torch.dtype, of: str
-) -> None:
-    torch.manual_seed(11)
-    tables = (random(60, hidden).to(stored), random(52, hidden).to(stored), random(2, hidden).to(stored))
-    embedding = Embedding(*tables, 2, norm(hidden), None, torch.float32)
-    layers = [a_layer(hidden=hidden, heads=1, key_heads=1, size=8)]
-    final = norm(hidden, rms=True)
-    rows = [Row(np.array([59, 0, 3, 3]), 2, 4), row(range(50)), row([7])]
-    for some in (rows, rows[1:]):
-        packed = pack(some, CPU)
-        expected = final(stepwise(embedding(packed), layers, packed, [], Sight()))
-        got = made(of, embedding, layers, final_norm=final)(packed, [], [Sight()])
-        assert got.shape == expected.shape
-        assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
-
-
-@pytest.mark.parametrize("of", variants.EVERY)
-def test_a_projection_of_narrower_tables_is_torchs(of: str) -> None:
-    torch.manual_seed(12)
-    weight = random(64, 16, scale=0.25)
-    embedding = words_only(random(45, 16))._replace(projection=plain(weight, None))
-    packed, layers = batch([5, 40]), [a_layer()]
-    expected = stepwise(embedding(packed), layers, packed, [], Sight())
-    got = made(of, embedding, layers)(packed, [], [Sight()])
-    assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
-
-
-@pytest.mark.parametrize("of", variants.EVERY)
-@pytest.mark.parametrize("how", pooling.POOLINGS)
-@pytest.mark.parametrize("size", [64, 40])
-def test_each_pooling_equals_torchs(size: int, how: str, of: str) -> None:
-    torch.manual_seed(13)
-    packed = batch([4, 1, 40, 4])
-    padded = torch.zeros(len(packed.ids), 64)
-    padded[:, :size] = random(len(packed.ids), size)
-    states = padded[:, :size]
-    for unit in (False, True):
-        expected = pooling.pool(states, packed, how, unit)
-        got = torch.as_tensor(pooling.by(library(of))(states, packed, how, unit))
-        assert got.shape == (4, size) and (got - expected).abs().max() < 1e-6
-    nothing = pooling.by(library(of))(torch.zeros(49, 64), packed, how, True)
-    assert not np.asarray(nothing).any(), "a vector of no length stays one"

@@ -52,7 +52,7 @@ async def test_callers_who_come_back_one_after_the_other_share_the_next_pass(pat
 
         async def caller(number: int) -> None:
             await executor.forward(model, rows(number), HEADS)
-            await eventually(lambda: bool(executor._gathering))  # else a slow thread finds all of them there
+            await eventually(lambda: executor._gathering.streams > 0)  # else a slow thread finds all of them there
             await asyncio.sleep(0.002 * number)  # the pace of callers, not a wait of the test's
             await executor.forward(model, rows(number), HEADS)
 

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
@@ -25,7 +24,7 @@ from sie_bundle.engine import cores, outputs
 from sie_bundle.engine.batch import Entry, Limits, Slice, form
 from sie_bundle.engine.cores import Cores
 from sie_bundle.engine.cost import Fit, reading
-from sie_bundle.engine.gathering import awaited, patience_s
+from sie_bundle.engine.gathering import Gathering, awaited, patience_s
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, UnavailableError
@@ -76,15 +75,6 @@ class _Request(Entry, frozen=True, eq=False, kw_only=True):
         )
 
 
-@dataclass(eq=False)
-class _Gathering:
-    """A stream that waits until so many requests are in the queue, and is told once."""
-
-    expected: int
-    condition: threading.Condition
-    told: bool = False
-
-
 Outcome: TypeAlias = tuple[_Request, Forwarded | Exception]
 
 
@@ -129,8 +119,7 @@ class Executor:
         self._lock = threading.RLock()
         self._idle: list[threading.Condition] = []
         """Streams without work; the one behind is woken first."""
-        self._gathering: list[_Gathering] = []
-        """Streams that wait for more."""
+        self._gathering = Gathering(self._lock)
         self._in_passes = 0
         """Requests, or slices of some, that are computed now."""
         self._settling = threading.Lock()
@@ -186,7 +175,7 @@ class Executor:
             self._cores.attend(now)
             self._queue.append(Slice(request, 0, len(rows)))
             self.waiting_tokens += sum(request.lengths)
-            self._tell_gathered()
+            self._gathering.tell(len(self._queue))
             self._wake()
         return await answer
 
@@ -196,7 +185,7 @@ class Executor:
             self._closing = True
             while self._idle:
                 self._wake()
-            self._tell_gathered()
+            self._gathering.close()
         for stream in self._streams:
             stream.join()
 
@@ -259,7 +248,7 @@ class Executor:
         Else the event loop has to share a core with it, and what little is queued is done sooner, and together with
         more, after the pass that runs.
         """
-        taken = self.running + len(self._gathering)
+        taken = self.running + self._gathering.streams
         return not taken or self._cores.left(taken) or self._fill_a_batch()
 
     def _wake(self) -> None:
@@ -272,17 +261,7 @@ class Executor:
         expected = awaited(answered, self._in_passes, len(self._queue), streams)
         if not expected or (self._queue and self._fill_a_batch()):
             return
-        own = _Gathering(expected, threading.Condition(self._lock))
-        self._gathering.append(own)
-        own.condition.wait(patience_s(took_s))
-        self._gathering.remove(own)
-
-    def _tell_gathered(self) -> None:
-        """Wake streams whose number has come, each once: one that is woken for less asks for Python's lock in vain."""
-        for one in self._gathering:
-            if not one.told and (self._closing or one.expected <= len(self._queue)):
-                one.told = True
-                one.condition.notify()
+        self._gathering.wait(expected, patience_s(took_s))
 
     def _fill_a_batch(self) -> bool:
         """Whether the tokens queued, of which there are some, are as many as a batch may have."""

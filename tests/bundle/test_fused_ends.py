@@ -1,0 +1,65 @@
+"""Before the first layer and behind the last one compiled code equals torch: embedding, final norm, pooling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sie_bundle.engine import pooling
+from sie_bundle.engine.embedding import Embedding
+from sie_bundle.engine.linear import plain
+from sie_bundle.engine.packing import pack
+from sie_bundle.engine.parameters import FLOATS
+from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.tokenization import Row, row
+from tests.bundle import variants
+from tests.bundle.test_fused import CPU, TOLERANCE, a_layer, batch, library, made, norm, random, stepwise, words_only
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("stored", FLOATS)
+@pytest.mark.parametrize("hidden", [64, 44, 7])
+def test_embedding_and_final_norm_equal_torchs_whatever_the_tables_are_stored_as(
+    hidden: int, stored: torch.dtype, of: str
+) -> None:
+    torch.manual_seed(11)
+    tables = (random(60, hidden).to(stored), random(52, hidden).to(stored), random(2, hidden).to(stored))
+    embedding = Embedding(*tables, 2, norm(hidden), None, torch.float32)
+    layers = [a_layer(hidden=hidden, heads=1, key_heads=1, size=8)]
+    final = norm(hidden, rms=True)
+    rows = [Row(np.array([59, 0, 3, 3]), 2, 4), row(range(50)), row([7])]
+    for some in (rows, rows[1:]):
+        packed = pack(some, CPU)
+        expected = final(stepwise(embedding(packed), layers, packed, [], Sight()))
+        got = made(of, embedding, layers, final_norm=final)(packed, [], [Sight()])
+        assert got.shape == expected.shape
+        assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_a_projection_of_narrower_tables_is_torchs(of: str) -> None:
+    torch.manual_seed(12)
+    weight = random(64, 16, scale=0.25)
+    embedding = words_only(random(45, 16))._replace(projection=plain(weight, None))
+    packed, layers = batch([5, 40]), [a_layer()]
+    expected = stepwise(embedding(packed), layers, packed, [], Sight())
+    got = made(of, embedding, layers)(packed, [], [Sight()])
+    assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("how", pooling.POOLINGS)
+@pytest.mark.parametrize("size", [64, 40])
+def test_each_pooling_equals_torchs(size: int, how: str, of: str) -> None:
+    torch.manual_seed(13)
+    packed = batch([4, 1, 40, 4])
+    padded = torch.zeros(len(packed.ids), 64)
+    padded[:, :size] = random(len(packed.ids), size)
+    states = padded[:, :size]
+    for unit in (False, True):
+        expected = pooling.pool(states, packed, how, unit)
+        got = torch.as_tensor(pooling.by(library(of))(states, packed, how, unit))
+        assert got.shape == (4, size) and (got - expected).abs().max() < 1e-6
+    nothing = pooling.by(library(of))(torch.zeros(49, 64), packed, how, True)
+    assert not np.asarray(nothing).any(), "a vector of no length stays one"
