@@ -1,5 +1,5 @@
-// What the first layer takes of a token: the sum of its rows of some tables. Owns how those are read, which lie there as
-// the checkpoint stores them.
+// What the first layer takes of a token: the sum of its rows of some tables. Owns how those are read, which lie there
+// as the checkpoint stores them.
 #pragma once
 
 #include "norm.h"

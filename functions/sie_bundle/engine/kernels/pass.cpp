@@ -150,16 +150,8 @@ static void attended(const Pass& of, const Layer& layer, const Room& room, char*
   pack_keys(keys, seen, of.size, head_room.keys);
   pack_values(values, seen, of.size, head_room.values);
   for (int i = 0; i < each; i++) {
-    Head{queries.from(0, i * of.size),
-         head_room,
-         of.sights[layer.sight],
-         tokens,
-         seen,
-         of.size,
-         key_head * each + i,
-         room.seen,
-         layer.output.inward,
-         start}
+    Head{queries.from(0, i * of.size), head_room, of.sights[layer.sight], tokens, seen, of.size,
+         key_head * each + i,          room.seen, layer.output.inward,    start}
         .attend();
   }
 }
@@ -178,8 +170,9 @@ static void attended_by_head(const Pass& of, const Layer& layer, const Room& roo
     Share all(0, (each + 2) * panels);
     const void* then = columns(layer.qkv, (key_head + 1) * each * of.size, 0).weight;
     if (key_head + 1 == of.key_heads) then = layer.output.weight;
-    multiplied<NONE>(room.normed, of.tokens, layer.qkv, all, which, then, (uint32_t*)own,
-                     [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
+    multiplied<NONE>(
+        room.normed, of.tokens, layer.qkv, all, which, then, (uint32_t*)own,
+        [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
     Rows keys = qkv.from(0, each * of.size);
     placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, own);
     placed(of, layer, layer.k_norm, keys, 1, 0, of.tokens, own);
@@ -220,8 +213,8 @@ static void attended_by_text(const Pass& of, const Layer& layer, const Room& roo
 }
 
 // States of some rows behind a layer, of what attention saw; `next`: the layer that takes them, if any.
-static void fed(const Pass& of, const Layer& layer, const Layer* next, const Room& room, char* thread_room,
-                int first, int rows) {
+static void fed(const Pass& of, const Layer& layer, const Layer* next, const Room& room, char* thread_room, int first,
+                int rows) {
   auto own = (uint32_t*)thread_room;
   long hidden = of.hidden;
   float* states = of.states + first * hidden;

@@ -284,8 +284,8 @@ static void multiplied(Number* a, int rows, const Product& of, Share share, Whic
   for (int i = share.from; i < share.to; i++) {
     int panel = which(i);
     const uint32_t* weight = panel_of(of, panel, 0, of.inward, room);
-    const uint32_t* next = i + 1 < share.to ? (const uint32_t*)of.weight + (long)which(i + 1) * units * PANEL
-                                            : (const uint32_t*)then;
+    const uint32_t* next =
+        i + 1 < share.to ? (const uint32_t*)of.weight + (long)which(i + 1) * units * PANEL : (const uint32_t*)then;
     Start start = {of.bias ? of.bias + panel * PANEL : nullptr, 0};
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, next += lines * units) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
