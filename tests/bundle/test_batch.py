@@ -19,11 +19,12 @@ entries = st.builds(
     st.booleans(),
     st.floats(0, 5),
 )
-CEILING, QUADRATIC, NOW = 50.0, 0.01, 5.0
+CEILING, QUADRATIC, TOKENS, NOW = 50.0, 0.01, 44, 5.0
 
 
 def limits(leader: Slice) -> Limits:
-    return Limits(CEILING, QUADRATIC)
+    """Rows of up to 13 tokens fill the tokens first, longer ones the cost."""
+    return Limits(CEILING, QUADRATIC, TOKENS)
 
 
 def by_tokens(leader: Slice) -> Limits:
@@ -67,8 +68,8 @@ def test_a_batch_holds_one_model_and_keeps_the_ceiling_unless_a_single_row_is_ov
     while rest:
         batch, rest, _ = form(rest, NOW, limits)
         assert len({part.entry.key for part in batch}) <= 1
-        rows = sum(len(part.lengths) for part in batch)
-        assert price(batch) <= CEILING or rows == 1
+        rows = [length for part in batch for length in part.lengths]
+        assert (price(batch) <= CEILING and sum(rows) <= TOKENS) or len(rows) == 1
 
 
 @given(st.lists(entries, min_size=1, max_size=20), st.floats(0, NOW))
@@ -107,6 +108,13 @@ def test_an_entry_over_the_ceiling_shares_the_device_with_those_behind_it() -> N
         batch, rest, _ = form(rest, NOW, by_tokens)
         order.append([(part.entry is large, part.stop - part.start) for part in batch])
     assert order == [[(True, 5)], [(False, 2)], [(True, 5)], [(True, 2)]]
+
+
+def test_a_batch_has_as_many_tokens_as_it_may_whatever_they_cost_unless_that_takes_too_long() -> None:
+    queue = [whole(entry("a", 20)) for _ in range(4)]
+    for cost_at_most, held in ((float("inf"), 3), (60.0, 1), (64.0, 2)):
+        batch, _, _ = form(queue, NOW, lambda leader, most=cost_at_most: Limits(most, 0.03, 60))  # type: ignore[misc]
+        assert len(batch) == held, cost_at_most
 
 
 def test_smaller_entries_fill_the_room_a_larger_one_leaves() -> None:

@@ -49,10 +49,24 @@ class Slice(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The most that a batch of one model may cost, and how that is counted: see `cost`."""
+    """The most that a batch of one model may cost, how that is counted (see `cost`), and the most tokens in it."""
 
     ceiling: float
     quadratic: float = 0.0
+    tokens: float = float("inf")
+
+    def leave(self, lengths: Sequence[int]) -> Limits:
+        """What rows of those lengths leave of them; below zero: they do not fit."""
+        return self._replace(ceiling=self.ceiling - cost(lengths, self.quadratic), tokens=self.tokens - sum(lengths))
+
+    def hold(self, lengths: Sequence[int]) -> bool:
+        """Whether rows of those lengths fit."""
+        return cost(lengths, self.quadratic) <= self.ceiling and sum(lengths) <= self.tokens
+
+    def at_most(self, other: Limits, share: float) -> Limits:
+        """These, but no more than a share of others."""
+        ceiling, tokens = min(self.ceiling, share * other.ceiling), min(self.tokens, share * other.tokens)
+        return self._replace(ceiling=ceiling, tokens=tokens)
 
 
 class Formed(NamedTuple):
@@ -105,16 +119,16 @@ def form(
         return Formed([], [], dropped)
     leading = bulk if _bulk_leads(interactive, bulk, now, bulk_led) else interactive
     leader = leading.pop(0)
-    ceiling, quadratic = limits(leader)
-    first = leader._replace(stop=leader.start + _rows_that_fit(leader, ceiling, quadratic))
+    whole = limits(leader)
+    first = leader._replace(stop=leader.start + _rows_that_fit(leader, whole))
     batch, rest = [first], []
-    key, room = leader.entry.key, ceiling - cost(first.lengths, quadratic)
+    key, room = leader.entry.key, whole.leave(first.lengths)
     for some, share in ((interactive, 1.0), (bulk, 1.0 if leader.entry.bulk else BULK_SHARE)):
-        room = min(room, share * ceiling)
+        room = room.at_most(whole, share)
         for part in some:
-            if part.entry.key == key and (price := cost(part.lengths, quadratic)) <= room:
+            if part.entry.key == key and room.hold(part.lengths):
                 batch.append(part)
-                room -= price
+                room = room.leave(part.lengths)
             else:
                 rest.append(part)
     if first.stop < leader.stop:
@@ -129,10 +143,9 @@ def _bulk_leads(interactive: Sequence[Slice], bulk: Sequence[Slice], now: float,
     return not stood_back and now - max(bulk[0].entry.queued, bulk_led) >= BULK_WAIT_S
 
 
-def _rows_that_fit(part: Slice, ceiling: float, quadratic: float) -> int:
-    total = 0.0
+def _rows_that_fit(part: Slice, limits: Limits) -> int:
     for rows, length in enumerate(part.lengths):
-        total += cost((length,), quadratic)
-        if total > ceiling:
+        if not limits.hold((length,)):
             return max(rows, 1)
+        limits = limits.leave((length,))
     return len(part.lengths)

@@ -265,11 +265,12 @@ class Executor:
 
     def _fill_a_batch(self) -> bool:
         """Whether the tokens queued, of which there are some, are as many as a batch may have."""
-        return self.waiting_tokens >= self._limits(self._queue[0]).ceiling
+        limits = self._limits(self._queue[0])
+        return self.waiting_tokens >= min(limits.ceiling, limits.tokens)
 
     def _limits(self, leader: Slice) -> Limits:
         fit = _request(leader).model.fit
-        return Limits(min(self._max_batch_tokens, fit.tokens_within(self._max_batch_s)), fit.quadratic)
+        return Limits(fit.tokens_within(self._max_batch_s), fit.quadratic, self._max_batch_tokens)
 
     def _compute(self, batch: list[Slice], leads: bool = False, threads: int | None = None) -> None:
         """Run one forward pass and give each request its part, or find out alone whose fault a failure is.
