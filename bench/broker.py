@@ -23,8 +23,9 @@ import psutil
 
 from bench.load import Request, Slice, drive, post
 from bench.processes import Pinned
-from bench.servers import MODEL, free_port, wait_ready
+from bench.servers import MODEL, wait_ready
 from bench.table import show
+from sie_local.ports import free_port
 from sie_local.programs import NATS_MEMORY, nats_server
 from sie_sdk import wire
 from sie_sdk.types import EncodeRequest, Item

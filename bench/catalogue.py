@@ -24,7 +24,7 @@ import msgspec
 
 from bench.broker import MB, NOOP
 from bench.processes import Pinned
-from bench.servers import free_port, wait_ready
+from bench.servers import wait_ready
 from bench.table import show
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.jetstream.provisioning import Provisioner
@@ -33,6 +33,7 @@ from sie_broker.records import Lane, Work
 from sie_config import catalog
 from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
+from sie_local.ports import free_port
 from sie_local.programs import NATS_MEMORY, nats_server
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import psutil
 
-from bench.servers import MODEL, free_port, running, wait_ready
+from bench.servers import MODEL, running, wait_ready
 from bench.table import show
+from sie_local.ports import free_port
 from sie_sdk import SIEClient
 
 RUNS = 5

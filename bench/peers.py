@@ -23,7 +23,8 @@ from bench.corpus import Workload
 from bench.installs import Say
 from bench.processes import Pinned
 from bench.running import Dialect, Server, Worker
-from bench.servers import MODEL, free_port
+from bench.servers import MODEL
+from sie_local.ports import free_port
 
 TORCH = "torch==2.13.0"
 SENTENCE_TRANSFORMERS = ("sentence-transformers==6.2.0", TORCH)

@@ -24,8 +24,9 @@ import httpx
 from bench.broker import _cores
 from bench.catalogue import _nats
 from bench.processes import Pinned
-from bench.servers import free_port, wait_ready
+from bench.servers import wait_ready
 from bench.table import show
+from sie_local.ports import free_port
 
 INGRESSES, MIRRORS = 5, 20
 TOKEN = "bench"

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 import httpx
 import msgspec
 
-from bench.servers import free_port, wait_ready
+from bench.servers import wait_ready
 from bench.table import show
+from sie_local.ports import free_port
 from sie_sdk import SIEAsyncClient, SIEClient, formats
 from sie_sdk.types import EncodeRequest, Item
 

