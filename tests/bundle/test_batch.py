@@ -113,7 +113,8 @@ def test_an_entry_over_the_ceiling_shares_the_device_with_those_behind_it() -> N
 def test_a_batch_has_as_many_tokens_as_it_may_whatever_they_cost_unless_that_takes_too_long() -> None:
     queue = [whole(entry("a", 20)) for _ in range(4)]
     for cost_at_most, held in ((float("inf"), 3), (60.0, 1), (64.0, 2)):
-        batch, _, _ = form(queue, NOW, lambda leader, most=cost_at_most: Limits(most, 0.03, 60))  # type: ignore[misc]
+        limited = Limits(cost_at_most, 0.03, 60)
+        batch, _, _ = form(queue, NOW, {queue[0]: limited}.__getitem__)
         assert len(batch) == held, cost_at_most
 
 

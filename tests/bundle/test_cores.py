@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from sie_bundle.engine.cores import FIRST_REST_S, LOOK_S, PAUSE_S, TRIAL, Cores, available, time_of_this_thread
-from tests.platform import wait_until
+from sie_bundle.engine.cores import FIRST_REST_S, LOOK_S, PAUSE_S, TRIAL, Cores, available
 
 ONE, ALL = 1, 4
 
@@ -98,14 +96,14 @@ class Loop:
 
     def attended(self, cores: Cores, seconds: float) -> None:
         self.now, self.taken = self.now + seconds, self.taken + self.share * seconds
-        cores.attend(self.now)
+        cores.attended(self.taken, self.now)
 
 
 def test_an_event_loop_that_takes_more_than_half_of_a_core_leaves_none_for_a_second_pass_on_two() -> None:
-    loop = Loop(0.7)
-    cores = Cores(1, 1, count=2, cpu_clock=lambda: lambda: loop.taken)
+    loop, cores = Loop(0.7), Cores(1, 1, count=2)
     assert cores.left(0) and cores.left(1) and not cores.left(2)
     loop.attended(cores, 0.0)
+    assert cores.left(1), "what it took before is not of lately"
     loop.attended(cores, LOOK_S)
     assert cores.left(0) and not cores.left(1)
     loop.share = 0.3
@@ -116,22 +114,13 @@ def test_an_event_loop_that_takes_more_than_half_of_a_core_leaves_none_for_a_sec
 
 
 def test_of_many_cores_and_where_nobody_counted_them_the_event_loop_takes_no_stream_away() -> None:
-    for cores, passes in ((Cores(1, 1, count=4, cpu_clock=lambda: lambda: 0.0), 3), (Cores(2, 2), 9)):
-        cores.attend(0.0)
+    for cores, passes in ((Cores(1, 1, count=4), 3), (Cores(2, 2), 9)):
+        cores.attended(0.0, 0.0)
         assert cores.left(passes)
-    loop = Loop(1.0)
-    four = Cores(1, 1, count=4, cpu_clock=lambda: lambda: loop.taken)
+    loop, four = Loop(1.0), Cores(1, 1, count=4)
     loop.attended(four, 0.0)
     loop.attended(four, 1.0)
     assert four.left(2) and not four.left(3)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="nobody knows it there")
-def test_the_time_a_thread_has_taken_is_read_from_another_one() -> None:
-    asked = time_of_this_thread()
-    with ThreadPoolExecutor(1) as other:
-        first = other.submit(asked).result()
-        wait_until(lambda: other.submit(asked).result() > first)  # waiting takes some
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "5000"), ("7", "7")])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
+from sie_bundle.engine.cores import LOOK_S
 from sie_bundle.engine.executor import Executor
 from tests.bundle.test_executor import HEADS, Gated, busy, queued, rows
 
@@ -16,7 +18,7 @@ from tests.bundle.test_executor import HEADS, Gated, busy, queued, rows
 async def crowded(monkeypatch: pytest.MonkeyPatch, ceiling: int) -> AsyncIterator[Executor]:
     """Two streams on two cores, one of which the event loop takes."""
     executor = Executor(max_batch_tokens=ceiling, streams=2, threads=1, count=2)
-    monkeypatch.setattr(executor._cores, "attend", lambda now: None)
+    monkeypatch.setattr(executor._cores, "attended", lambda taken_s, now: None)
     executor._cores._loop = 0.9
     try:
         yield executor
@@ -65,3 +67,18 @@ async def test_beside_an_event_loop_at_rest_whoever_comes_starts_at_once(monkeyp
             await executor.forward(model, rows(1), HEADS)
         held.gate.set()
         await first
+
+
+async def test_an_event_loop_that_computes_is_seen_to_take_its_core() -> None:
+    model = Gated()
+    model.gate.set()
+    executor = Executor(streams=2, threads=1, count=2)
+    try:
+        async with asyncio.timeout(30):
+            while executor._cores.left(1):
+                until = time.thread_time() + 2 * LOOK_S
+                while time.thread_time() < until:
+                    """This thread computes, and nothing waits for it."""
+                await executor.forward(model, rows(1), HEADS)
+    finally:
+        await asyncio.to_thread(executor.close)

@@ -63,3 +63,27 @@ def test_each_pooling_equals_torchs(size: int, how: str, of: str) -> None:
         assert got.shape == (4, size) and (got - expected).abs().max() < 1e-6
     nothing = pooling.by(library(of))(torch.zeros(49, 64), packed, how, True)
     assert not np.asarray(nothing).any(), "a vector of no length stays one"
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("rms", [False, True])
+def test_a_norm_of_numbers_far_from_nothing_equals_torchs(rms: bool, of: str) -> None:
+    torch.manual_seed(14)
+    final = norm(64, rms=rms)
+    layers = [a_layer(pre_norm=True)]
+    for off in (0.5, 3.0, 300.0):
+        embedding = words_only(random(45, 64) + off)
+        packed = batch([5, 40])
+        expected = final(stepwise(embedding(packed), layers, packed, [], Sight()))
+        got = made(of, embedding, layers, final_norm=final)(packed, [], [Sight()])
+        # An input itself, rounded to float32, is known to 1e-7 of how far it is from nothing.
+        assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * max(1.0, off)
+
+
+@pytest.mark.parametrize("of", variants.EVERY)
+def test_many_numbers_are_pooled_alike_with_pythons_lock_let_go(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(15)
+    packed, states = batch([4, 1, 40, 4]), random(49, 64)
+    held = pooling.by(library(of))(states, packed, "mean", True)
+    monkeypatch.setattr(pooling, "BRIEF", 0)
+    assert np.array_equal(np.asarray(held), np.asarray(pooling.by(library(of))(states, packed, "mean", True)))

@@ -55,18 +55,26 @@ class Limits(NamedTuple):
     quadratic: float = 0.0
     tokens: float = float("inf")
 
-    def leave(self, lengths: Sequence[int]) -> Limits:
-        """What rows of those lengths leave of them; below zero: they do not fit."""
-        return self._replace(ceiling=self.ceiling - cost(lengths, self.quadratic), tokens=self.tokens - sum(lengths))
 
-    def hold(self, lengths: Sequence[int]) -> bool:
-        """Whether rows of those lengths fit."""
-        return cost(lengths, self.quadratic) <= self.ceiling and sum(lengths) <= self.tokens
+class _Room:
+    """What a batch's limits leave while it is formed."""
 
-    def at_most(self, other: Limits, share: float) -> Limits:
-        """These, but no more than a share of others."""
-        ceiling, tokens = min(self.ceiling, share * other.ceiling), min(self.tokens, share * other.tokens)
-        return self._replace(ceiling=ceiling, tokens=tokens)
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._cost, self._tokens = limits.ceiling, limits.tokens
+
+    def takes(self, lengths: Sequence[int], *, always: bool = False) -> bool:
+        """Whether rows of those lengths fit, or are to go in ``always``; then they are in."""
+        price, tokens = cost(lengths, self._limits.quadratic), sum(lengths)
+        if not always and (price > self._cost or tokens > self._tokens):
+            return False
+        self._cost, self._tokens = self._cost - price, self._tokens - tokens
+        return True
+
+    def keep(self, share: float) -> None:
+        """Leave no more than that share of the limits."""
+        self._cost = min(self._cost, share * self._limits.ceiling)
+        self._tokens = min(self._tokens, share * self._limits.tokens)
 
 
 class Formed(NamedTuple):
@@ -119,16 +127,14 @@ def form(
         return Formed([], [], dropped)
     leading = bulk if _bulk_leads(interactive, bulk, now, bulk_led) else interactive
     leader = leading.pop(0)
-    whole = limits(leader)
-    first = leader._replace(stop=leader.start + _rows_that_fit(leader, whole))
+    key, room = leader.entry.key, _Room(limits(leader))
+    first = leader._replace(stop=leader.start + _rows_that_fit(leader, room))
     batch, rest = [first], []
-    key, room = leader.entry.key, whole.leave(first.lengths)
     for some, share in ((interactive, 1.0), (bulk, 1.0 if leader.entry.bulk else BULK_SHARE)):
-        room = room.at_most(whole, share)
+        room.keep(share)
         for part in some:
-            if part.entry.key == key and room.hold(part.lengths):
+            if part.entry.key == key and room.takes(part.lengths):
                 batch.append(part)
-                room = room.leave(part.lengths)
             else:
                 rest.append(part)
     if first.stop < leader.stop:
@@ -143,9 +149,9 @@ def _bulk_leads(interactive: Sequence[Slice], bulk: Sequence[Slice], now: float,
     return not stood_back and now - max(bulk[0].entry.queued, bulk_led) >= BULK_WAIT_S
 
 
-def _rows_that_fit(part: Slice, limits: Limits) -> int:
+def _rows_that_fit(part: Slice, room: _Room) -> int:
+    """Put as many of its rows into the room as fit, one at least."""
     for rows, length in enumerate(part.lengths):
-        if not limits.hold((length,)):
-            return max(rows, 1)
-        limits = limits.leave((length,))
+        if not room.takes((length,), always=rows == 0):
+            return rows
     return len(part.lengths)

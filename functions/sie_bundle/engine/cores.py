@@ -18,11 +18,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -33,7 +30,7 @@ PAUSE_S = 0.1
 FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
 """For so long no pass takes all cores after some that were slower for it."""
 LOOK_S, ENOUGH = 0.05, 0.5
-"""How often to look at what the event loop takes; and how much of a core must be left for another pass."""
+"""Seconds between two looks at what the event loop takes; and how much of a core must be left for another pass."""
 TRIAL = 9
 """Passes of each kind that are compared; the first so many of a worker are on one core."""
 
@@ -45,20 +42,12 @@ class Cores:
         usual: threads of a pass; None: torch's own choice.
         alone: threads of one beside which there is nothing to do; None: as many.
         count: the cores there are; None: enough.
-        cpu_clock: of the event loop's thread.
     """
 
-    def __init__(
-        self,
-        usual: int | None,
-        alone: int | None,
-        count: int | None = None,
-        cpu_clock: Callable[[], Callable[[], float]] = lambda: time_of_this_thread(),
-    ) -> None:
+    def __init__(self, usual: int | None, alone: int | None, count: int | None = None) -> None:
         self.usual = usual
         self._count = count
-        self._cpu_clock = cpu_clock
-        self._attended: tuple[float, float] | None = None
+        self._looked, self._taken = float("-inf"), 0.0
         self._loop = 0.0
         """Cores that the event loop took lately."""
         self._alone = usual if alone is None else alone
@@ -103,16 +92,11 @@ class Cores:
             self._usually.clear()
         self._on_all.clear()
 
-    def attend(self, now: float) -> None:
-        """To be called in the event loop's thread, now and then: see how much of a core it takes."""
-        if self._count is None:
-            return
-        if self._attended is None:
-            self._loop_clock = self._cpu_clock()
-            self._attended = now, self._loop_clock()
-        elif now - self._attended[0] >= LOOK_S:
-            before, self._attended = self._attended, (now, self._loop_clock())
-            self._loop = (self._attended[1] - before[1]) / (now - before[0])
+    def attended(self, taken_s: float, now: float) -> None:
+        """Hear now and then how many seconds of CPU time the event loop's thread has taken, all in all."""
+        if now - self._looked >= LOOK_S:
+            self._loop = (taken_s - self._taken) / (now - self._looked)
+            self._looked, self._taken = now, taken_s
 
     def left(self, passes: int) -> bool:
         """Whether so many passes and the event loop leave more than half of a core."""
@@ -120,13 +104,6 @@ class Cores:
 
     def _lonely(self, now: float) -> bool:
         return now - self._accompanied > PAUSE_S
-
-
-def time_of_this_thread() -> Callable[[], float]:
-    """The seconds of CPU time that the thread which calls this has taken, for others to ask; where nobody knows, 0."""
-    if not hasattr(time, "pthread_getcpuclockid"):  # macOS
-        return lambda: 0.0
-    return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
 def available(root: Path = Path("/")) -> int:

@@ -172,7 +172,7 @@ class Executor:
         with self._lock:
             if self._closing:
                 raise UnavailableError("This worker is leaving.", retry_after=1.0)
-            self._cores.attend(now)
+            self._cores.attended(time.thread_time(), now)
             self._queue.append(Slice(request, 0, len(rows)))
             self.waiting_tokens += sum(request.lengths)
             self._gathering.tell(len(self._queue))
@@ -227,7 +227,7 @@ class Executor:
                 return None
             now = time.monotonic()
             batch, rest, dropped = form(self._queue, now, self._limits, self._bulk_led)
-            self._queue_is(rest)
+            self._set_queue(rest)
             if batch:
                 self.running += 1
                 self._in_passes += len(batch)
@@ -238,7 +238,7 @@ class Executor:
         self._tell([(_request(part), DeadlineExceededError(LATE)) for part in dropped])
         return batch
 
-    def _queue_is(self, queue: list[Slice]) -> None:
+    def _set_queue(self, queue: list[Slice]) -> None:
         self._queue = queue
         self.waiting_tokens = sum(sum(part.lengths) for part in queue)
 
@@ -338,7 +338,7 @@ class Executor:
         """Answer callers, all with one wake of their event loop, and compute nothing more of what has failed."""
         if failed := {request for request, outcome in outcomes if isinstance(outcome, Exception)}:
             with self._lock:
-                self._queue_is([part for part in self._queue if part.entry not in failed])
+                self._set_queue([part for part in self._queue if part.entry not in failed])
         for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
             with suppress(RuntimeError):  # it is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_answer, list(own))

@@ -22,8 +22,8 @@ from torch.nn.functional import pad
 
 from sie_bundle.engine import layer, linear, native
 from sie_bundle.engine.embedding import Embedding
-from sie_bundle.engine.native import Library
-from sie_bundle.engine.packing import Packed, address
+from sie_bundle.engine.native import Library, address
+from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.parameters import FLOATS
 from sie_bundle.engine.positions import Turn
 from sie_bundle.engine.sight import Sight
@@ -180,8 +180,8 @@ class Fused:
         if positions is not None and packed.longest + self._embed.first_position > len(positions):
             raise ValueError(f"{packed.longest} tokens for {len(positions)} positions")
         types, known = packed.tokens.types, self._embed.types
-        if types is not None and known is not None and len(known) < 2:
-            raise ValueError("a pair's second text for tables of one type")
+        if known is not None and len(known) < (1 if types is None else 2):
+            raise ValueError(f"texts of {1 if types is None else 2} types, a pair's second text, for {len(known)}")
         size = self._same["size"]
         if any(table.shape[-1] != size or len(table) < packed.longest for turn in tables for table in turn):
             raise ValueError(f"rotations that are not of {packed.longest} places of heads of {size} numbers")

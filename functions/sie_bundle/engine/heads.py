@@ -73,7 +73,7 @@ def _dense(task: Dense, parameters: Parameters, pool: Pool) -> dict[str, Head]:
         def pooled(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
             if not layers:
                 return _rows(pool(states, packed, pooling, unit), texts)
-            vectors = run(layers, torch.as_tensor(pool(states, packed, pooling, False)))
+            vectors = run(layers, torch.as_tensor(pool(states, packed, pooling)))
             return _rows(normalize(vectors, dim=-1) if unit else vectors, texts)
 
         return pooled
@@ -94,7 +94,7 @@ def _logits(checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
     pooling = (own.pooling if own else "") or config.classifier_pooling or family.classifier_pooling
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
-        return _rows(run(layers, torch.as_tensor(pool(states, packed, pooling, False))), texts)
+        return _rows(run(layers, torch.as_tensor(pool(states, packed, pooling))), texts)
 
     return head
 
@@ -108,7 +108,7 @@ def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters, pool: P
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
         # A difference of two large numbers: in float32 whatever the states are.
-        return _rows((torch.as_tensor(pool(states, packed, "last", False)) @ (yes - no))[:, None], texts)
+        return _rows((torch.as_tensor(pool(states, packed, "last")) @ (yes - no))[:, None], texts)
 
     return head
 

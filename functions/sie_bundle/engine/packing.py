@@ -170,12 +170,6 @@ def _counted(length: int) -> npt.NDArray[np.int64]:
     return _COUNTED[:length] if length <= len(_COUNTED) else np.arange(length)
 
 
-def address(array: npt.NDArray[Any]) -> int:
-    """Where an array's numbers lie, for compiled code."""
-    place: int = array.__array_interface__["data"][0]
-    return place
-
-
 def apart(packed: Packed) -> Iterator[Packed]:
     """Each text of a batch as a batch of its own, in the packed order."""
     for i in np.argsort(packed.places):

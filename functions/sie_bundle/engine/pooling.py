@@ -6,9 +6,8 @@ By torch, and on a CPU by compiled code, which does not ask for Python's lock be
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from ctypes import POINTER, c_int32, c_void_p
-from typing import TypeAlias
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,14 +15,21 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 
 from sie_bundle.engine import native
+from sie_bundle.engine.native import address
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.packing import Packed, address
+from sie_bundle.engine.packing import Packed
 
 POOLINGS = ("cls", "mean", "last", "weighted_mean")
 """In the compiled code's order."""
 
-Pool: TypeAlias = Callable[[Tensor, Packed, str, bool], Tensor | Floats]
-"""See `pool`."""
+BRIEF = 1 << 20
+"""So many numbers of states, 4 MB, are pooled in a moment; for more, Python's lock is let go."""
+
+
+class Pool(Protocol):
+    """`pool`, or the same by compiled code."""
+
+    def __call__(self, states: Tensor, packed: Packed, pooling: str, unit: bool = False) -> Tensor | Floats: ...
 
 
 def pool(states: Tensor, packed: Packed, pooling: str, unit: bool = False) -> Tensor:
@@ -68,12 +74,13 @@ class _Pooling(ctypes.Structure):
 
 
 def by(library: native.Library) -> Pool:
-    """`pool` by compiled code, of the states that its passes give."""
-    run = native.function(library, "pool", None, POINTER(_Pooling), brief=True)
+    """`pool` by compiled code, to an array [n, hidden] float32, of the states that `fused.Fused` gives."""
+    brief, longer = (native.function(library, "pool", None, POINTER(_Pooling), brief=brief) for brief in (True, False))
 
     def compiled(states: Tensor, packed: Packed, pooling: str, unit: bool = False) -> Floats:
         (texts,), size = packed.places.shape, states.stride(0)
         vectors = np.empty((texts, size), np.float32)
+        run = brief if states.numel() <= BRIEF else longer
         run(
             _Pooling(
                 states=states.data_ptr(),

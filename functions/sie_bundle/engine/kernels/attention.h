@@ -86,12 +86,13 @@ static inline void pack_values(const Rows& from, int tokens, int size, uint32_t*
   }
 }
 
-// Scores of one query and a panel's first key, and how far it is to those of the next panel.
+// Where the scores of a query are, from a panel's first key on.
 static inline float* score_of(float* scores, int query, int key) { return scores + (key * QUERIES + query * PANEL); }
 
-// Which keys each query sees, [from, to) of those whose scores there are.
+// Which keys each query sees, [from, to) of those whose scores there are; with `same` all of them [0, first).
 struct Spans {
   int from[QUERIES], to[QUERIES], latest = 0, first = INT32_MAX;
+  bool same = false;
 
   void add(int query, int start, int end) {
     from[query] = start, to[query] = end;
@@ -101,7 +102,7 @@ struct Spans {
   // What is to be done with a panel of keys: `each(seen)`, where `seen(x, query, at, rest)` puts `rest` in the place of
   // keys that a query does not see. Mostly all see all of them, or all the same.
   template <class Each>
-  void panel(int key, bool same, Each each) const {
+  void panel(int key, Each each) const {
     if (key >= latest && key + PANEL <= first) return each([](Vector x, int, int, float) { return x; });
     if (same) {
       Whole lane = LANE + key;
@@ -115,11 +116,11 @@ struct Spans {
 constexpr int BESIDE = 4;
 
 // The largest score of each of BESIDE queries, in WIDTH parts.
-static inline void largest_of(float* scores, int first, int width, const Spans& spans, bool same, Vector* most) {
+static inline void largest_of(float* scores, int first, int width, const Spans& spans, Vector* most) {
   Vector found[BESIDE];
   for (int i = 0; i < BESIDE; i++) found[i] = all(UNSEEN);
   for (int key = 0; key < width; key += PANEL) {
-    spans.panel(key, same, [&](auto seen) {
+    spans.panel(key, [&](auto seen) {
 #pragma GCC unroll 4
       for (int i = 0; i < BESIDE; i++) {
         const float* x = score_of(scores, first + i, key);
@@ -133,11 +134,11 @@ static inline void largest_of(float* scores, int first, int width, const Spans& 
 }
 
 // Weights of BESIDE queries in place of their scores, and their sums, in WIDTH parts.
-static inline void weights_of(float* scores, int first, int width, const Spans& spans, bool same, float scale,
-                              const float* tops, Vector* sums) {
+static inline void weights_of(float* scores, int first, int width, const Spans& spans, float scale, const float* tops,
+                              Vector* sums) {
   Vector found[BESIDE] = {};
   for (int key = 0; key < width; key += PANEL) {
-    spans.panel(key, same, [&](auto seen) {
+    spans.panel(key, [&](auto seen) {
 #pragma GCC unroll 4
       for (int i = 0; i < BESIDE; i++) {
         float* x = score_of(scores, first + i, key);
@@ -155,21 +156,17 @@ static inline void weights_of(float* scores, int first, int width, const Spans& 
   for (int i = 0; i < BESIDE; i++) sums[i] = found[i];
 }
 
-// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so. `same`: they all
-// see the same keys, from the first.
-static inline void softmax(float* scores, int rows, int width, const Spans& spans, bool same, float scale,
-                           float* shares) {
+// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so.
+static inline void softmax(float* scores, int rows, int width, const Spans& spans, float scale, float* shares) {
   scale *= LOG2_E;
   for (int first = 0; first < rows; first += WIDTH) {
     int some = rows - first < WIDTH ? rows - first : WIDTH;
     Vector of_rows[WIDTH] = {};
     float tops[WIDTH];
-    for (int row = 0; row < some; row += BESIDE) {
-      largest_of(scores, first + row, width, spans, same, of_rows + row);
-    }
+    for (int row = 0; row < some; row += BESIDE) largest_of(scores, first + row, width, spans, of_rows + row);
     store(tops, across(of_rows, greater) * scale);
     for (int row = 0; row < some; row += BESIDE) {
-      weights_of(scores, first + row, width, spans, same, scale, tops + row, of_rows + row);
+      weights_of(scores, first + row, width, spans, scale, tops + row, of_rows + row);
     }
     Vector sums = across(of_rows, [](Vector a, Vector b) { return a + b; });
     store(shares + first, sums > 0.0f ? 1.0f / sums : Vector{});  // none of a query that sees nothing
@@ -225,9 +222,10 @@ struct Head {
   void weigh(const Block& of, float* scores, float* shares) const {
     Spans spans;
     float scale = 1.0f / __builtin_sqrtf(size);
-    bool added = sight.bias || sight.slopes, same = !sight.causal && sight.window < 0;
-    if (same) spans.first = seen;
-    for (int row = 0; row < of.rows && (added || !same); row++) {
+    bool added = sight.bias || sight.slopes;
+    spans.same = !sight.causal && sight.window < 0;
+    if (spans.same) spans.first = seen;
+    for (int row = 0; row < of.rows && (added || !spans.same); row++) {
       int token = of.first + row, from = token > window() ? token - window() : 0;
       int to = sight.causal ? token + 1 : token + window() + 1;
       to = to < seen ? to : seen, to = to > of.low ? to : of.low;
@@ -242,7 +240,7 @@ struct Head {
       }
     }
     for (int row = of.rows; row < QUERIES; row++) spans.from[row] = spans.to[row] = 0;  // nobody's
-    softmax(scores, of.rows, of.width, spans, same, added ? 1 : scale, shares);
+    softmax(scores, of.rows, of.width, spans, added ? 1 : scale, shares);
   }
 
   void gather(const Block& of, float* scores, const float* shares) const {

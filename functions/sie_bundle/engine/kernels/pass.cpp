@@ -167,11 +167,11 @@ static void attended_by_head(const Pass& of, const Layer& layer, const Room& roo
       int behind = i - each * panels, keys_or_values = behind / panels;
       return (of.heads + keys_or_values * of.key_heads + key_head) * panels + behind % panels;
     };
-    Share all(0, (each + 2) * panels);
+    Share every(0, (each + 2) * panels);
     const void* then = columns(layer.qkv, (key_head + 1) * each * of.size, 0).weight;
     if (key_head + 1 == of.key_heads) then = layer.output.weight;
     multiplied<NONE>(
-        room.normed, of.tokens, layer.qkv, all, which, then, (uint32_t*)own,
+        room.normed, of.tokens, layer.qkv, every, which, then, (uint32_t*)own,
         [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
     Rows keys = qkv.from(0, each * of.size);
     placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, own);
@@ -194,6 +194,7 @@ static void queried(const Pass& of, const Layer& layer, const Room& room, char* 
   Rows qkv = queries_of(of, layer, room).from(first, 0);
   multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, layer.output.weight, (uint32_t*)own,
              [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
+  if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
   for (int row = 0; row < rows; row++) {
     placed(of, layer, layer.q_norm, qkv.from(row, 0), of.heads, first + row, 1, own);

@@ -301,9 +301,9 @@ static void multiplied(Number* a, int rows, const Product& of, Share share, Whic
 template <class Take>
 static void multiplied(Number* a, int rows, const Product& of, const void* then, uint32_t* room, Take take) {
   Share share(of.outward / PANEL);
-  auto all = [](int panel) { return panel; };
+  auto each = [](int panel) { return panel; };
   auto by = [&](auto activation) {
-    multiplied<decltype(activation)::value>(a, rows, of, share, all, then, room, take);
+    multiplied<decltype(activation)::value>(a, rows, of, share, each, then, room, take);
   };
   switch (of.activation) {
     case GELU:
