@@ -223,8 +223,8 @@ class Broker(Protocol):
     async def submit(self, work: Work, after: int = 0) -> Submission:
         """Make ``work`` durable, its data too; when this returns it is not lost.
 
-        ``after``: the revision of the job's result that this is to replace (`jobs.failed`). The same id is accepted
-        once for each.
+        ``after``: the revision of the job's result that this is to replace (`jobs.failed`); or, below zero, the
+        sequence whose answer was lost. The same id is accepted once for each.
         """
         ...
 

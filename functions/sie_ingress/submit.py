@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import whole
 from sie_broker.records import Lane, Reply, Submission, Work
+from sie_ingress.follow import Bearer, reply_to
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.notices import Notices
@@ -69,6 +70,7 @@ class Submitter:
         self._held = held
         self._max_reply_bytes = max_reply_bytes
         self._recent = RecentReplies(broker.payloads)
+        self._bearer = Bearer(broker, self._recent.release)
         self._notices = Notices(broker, lanes)
         lanes.on_given_up(held.let_go)
 
@@ -166,19 +168,25 @@ class Submitter:
             reply = await self._held.within(hold_s, answered, work.lane)
             if reply is None:
                 job = await self._accept(work, digest)
-                if not coming.done():  # a reply from here on is kept as the job's result
+                if not coming.done():  # a reply from here on is kept as the job's result, unless another waits for it
+                    if receipt.duplicate:
+                        self._bearer.bring(work, receipt.sequence)
                     return job
                 reply = coming.result()
+            if receipt.duplicate:
+                reply = await self._bearer.shared(reply)
             if not jobs.may_pass(reply) and (remember or reply.dataref is not None):
                 self._recent.put(digest, reply)
         return reply
 
     async def _queue(self, work: Work, digest: bytes, hold_s: float, warm: bool) -> Reply | Job:
         """Cold, or nobody waits here: the reply is kept as the job's result, whoever computes it and whenever."""
-        await self._submit(work)
+        receipt = await self._submit(work)
         if not warm:
             self.warm_up(work.lane)
         job = await self._accept(work, digest)
+        if receipt.duplicate:  # the reply goes to another caller, if it has not gone there already
+            self._bearer.bring(work, receipt.sequence)
         return job if hold_s <= 0 else await self._result(job, hold_s) or job
 
     async def _result(self, job: Job, hold_s: float) -> Reply | None:
@@ -194,14 +202,14 @@ class Submitter:
 
     async def _repeated(self, work: Work, digest: bytes, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
         """The reply to an id that was accepted a moment ago; computed again when the first one's is not to be had."""
-        again, reply = work, await self._follow(work, sequence, coming)
+        again, reply = work, await reply_to(self._broker, work, sequence, coming)
         while reply is None:
             if (recent := self._recent.get(work.id, digest)) is not None:
                 return recent  # another caller had it computed again meanwhile
             again = msgspec.structs.replace(again, id=f"{again.id}-again")
             with self._broker.expect(again.id) as (inbox, coming):
                 receipt = await self._submit(msgspec.structs.replace(again, reply_to=inbox))
-                reply = await (self._follow(again, receipt.sequence, coming) if receipt.duplicate else coming)
+                reply = await (reply_to(self._broker, again, receipt.sequence, coming) if receipt.duplicate else coming)
         if again is work:
             return reply
         if (recent := self._recent.get(work.id, digest)) is not None:
@@ -210,20 +218,3 @@ class Submitter:
         if not jobs.may_pass(reply):
             self._recent.put(digest, reply)  # here, before anything else is heard of: nobody asks for it once more
         return reply
-
-    async def _follow(self, work: Work, sequence: int, coming: asyncio.Future[Reply]) -> Reply | None:
-        """The reply to work that this ingress asked for, whose inbox we share, or another did.
-
-        None: computed, but its answer went to a caller that is gone, or was an error that may pass.
-        """
-        while True:
-            # In this order: what is not queued any more was answered before, so that a result kept of it is there now.
-            queued = await self._broker.queued(work.lane, sequence)
-            kept = asyncio.create_task(jobs.wait_result(self._broker.jobs, work.id, 1.0 if queued else 0.0))
-            either: set[asyncio.Future[Reply | None]] = {kept, cast(asyncio.Future[Reply | None], coming)}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
-                kept.cancel()
-                return coming.result()
-            if (reply := kept.result()) is not None or not queued:
-                return reply
