@@ -32,8 +32,8 @@ static inline Vector greater(Vector a, Vector b) { return (Vector)_mm512_max_ps(
 static inline Vector lesser(Vector a, Vector b) { return (Vector)_mm512_min_ps((__m512)a, (__m512)b); }
 static inline float total(Vector x) { return _mm512_reduce_add_ps((__m512)x); }
 static inline float largest(Vector x) { return _mm512_reduce_max_ps((__m512)x); }
-// What x is above or below the whole number next to it.
-static inline Vector from_whole(Vector x) { return (Vector)_mm512_reduce_ps((__m512)x, 8); }
+// What x is above the whole number below it; and x times two to that number.
+static inline Vector above_whole(Vector x) { return (Vector)_mm512_reduce_ps((__m512)x, 9); }
 static inline Vector scaled(Vector x, Vector power) { return (Vector)_mm512_scalef_ps((__m512)x, (__m512)power); }
 #else
 static inline Vector greater(Vector a, Vector b) { return (Vector)_mm256_max_ps((__m256)a, (__m256)b); }
@@ -48,9 +48,9 @@ static inline float largest(Vector x) {
   half = _mm_max_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
 }
-static inline Vector from_whole(Vector x) { return x - (Vector)_mm256_round_ps((__m256)x, 8); }
+static inline Vector above_whole(Vector x) { return x - (Vector)_mm256_floor_ps((__m256)x); }
 static inline Vector scaled(Vector x, Vector power) {
-  return x * (Vector)((__builtin_convertvector(power, Whole) + 127) << 23);
+  return x * (Vector)((__builtin_convertvector((Vector)_mm256_floor_ps((__m256)power), Whole) + 127) << 23);
 }
 #endif
 
@@ -126,10 +126,10 @@ constexpr int UNIT = 4 / sizeof(Number);  // numbers in 32 bits, which is what p
 constexpr float LOG2_E = 1.44269504f;
 
 #ifdef SIE_BFLOAT16
-constexpr float POWERS[] = {5.517167e-02f, 2.4261113e-01f, 6.9326099e-01f, 9.9992807e-01f};
+constexpr float POWERS[] = {7.802452e-02f, 2.2606716e-01f, 6.9583354e-01f, 9.9992522e-01f};
 #else
-constexpr float POWERS[] = {1.534581166e-04f, 1.339993122e-03f, 9.618488958e-03f, 5.550328777e-02f,
-                            2.402264689e-01f, 6.931472057e-01f, 1.000000001e+00f};
+constexpr float POWERS[] = {2.170225547e-04f, 1.243968782e-03f, 9.678840997e-03f, 5.548334198e-02f,
+                            2.402298363e-01f, 6.931469838e-01f, 1.000000002e+00f};
 #endif
 
 // 2 to the x, up to 127 and down to nothing: the whole part of x by the exponent, the rest by a polynomial that was
@@ -138,10 +138,10 @@ static inline Vector power_of_two(Vector x) {
 #ifndef __AVX512F__
   x = greater(all(-127.0f), x);  // whose scale is none at all
 #endif
-  Vector rest = from_whole(x);
+  Vector rest = above_whole(x);
   Vector y = rest * POWERS[0] + POWERS[1];
   for (unsigned i = 2; i < sizeof(POWERS) / sizeof(*POWERS); i++) y = y * rest + POWERS[i];
-  return scaled(y, x - rest);
+  return scaled(y, x);
 }
 
 static inline Vector exponential(Vector x) { return power_of_two(lesser(x * LOG2_E, all(126.0f))); }

@@ -193,6 +193,17 @@ static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, St
   }
 }
 
+// What is left below the rows that are multiplied at a time: as many as there are, for two products of eight and four
+// rows take as long as one of twelve. Once for all that multiply, since it is long.
+template <int ROWS>
+__attribute__((noinline)) static void multiply_last(const Rows& a, int rows, const uint32_t* b, int units, Start start,
+                                                    float* c, long c_stride) {
+  if constexpr (ROWS > 0) {
+    if (rows < ROWS) return multiply_last<ROWS - 1>(a, rows, b, units, start, c, c_stride);
+    multiply_rows<ROWS>(a, b, units, start, c, c_stride);
+  }
+}
+
 // c [rows][32] of a [rows][units] and one panel; so many rows at a time as there are registers for. `meanwhile(from,
 // to)` is called once, for BLOCK rows: only tiles multiply beside other work.
 template <bool = false, class Meanwhile>
@@ -200,17 +211,12 @@ static inline void multiply(const Rows& a, int rows, const uint32_t* b, int unit
                             Meanwhile meanwhile, const uint32_t* = nullptr, int = 0) {
   constexpr int MOST = WIDTH == 16 ? 12 : 6;
   Rows left = a;
-  auto some = [&](auto multiply_some, int count) {
-    multiply_some(left, b, units, start, c, c_stride);
-    rows -= count, left.at += count * a.row, c += count * c_stride;
-    if (start.at) start.at += count * start.stride;
-  };
   meanwhile(0, BLOCK);
-  while (rows >= MOST) some(multiply_rows<MOST>, MOST);
-  if (rows >= 8) some(multiply_rows<8>, 8);
-  if (rows >= 4) some(multiply_rows<4>, 4);
-  if (rows >= 2) some(multiply_rows<2>, 2);
-  if (rows) some(multiply_rows<1>, 1);
+  for (; rows >= MOST; rows -= MOST, left.at += MOST * a.row, c += MOST * c_stride) {
+    multiply_rows<MOST>(left, b, units, start, c, c_stride);
+    if (start.at) start.at += MOST * start.stride;
+  }
+  multiply_last<MOST - 1>(left, rows, b, units, start, c, c_stride);
 }
 #endif
 
