@@ -42,8 +42,10 @@ async def reply_to(
         if coming.done():
             kept.cancel()
             return coming.result()
-        if (reply := kept.result()) is not None or not queued:
-            return reply
+        if (reply := kept.result()) is not None:
+            return msgspec.structs.replace(reply, kept=True)
+        if not queued:
+            return None
 
 
 class Bearer:

@@ -185,7 +185,7 @@ class Submitter:
         if not warm:
             self.warm_up(work.lane)
         job = await self._accept(work, digest)
-        if receipt.duplicate:  # the reply goes to another caller, if it has not gone there already
+        if receipt.duplicate and work.reply_to is None:  # the reply goes to another caller, or has gone there already
             self._bearer.bring(work, receipt.sequence)
         return job if hold_s <= 0 else await self._result(job, hold_s) or job
 

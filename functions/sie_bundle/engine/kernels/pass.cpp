@@ -42,12 +42,9 @@ struct Pass {
 };
 
 // Rows between two attentions at a time, and columns of their inner states: of a small model they fit the second-level
-// cache with both. Of a large one they do not, but its weights, which are read once for all of them, are more by far.
-#ifdef SIE_AMX
+// cache with both, or nearly. Of a large one they do not, but its weights, which are read once for all of them, are
+// more by far.
 constexpr int ROWS = 16 * BLOCK;
-#else
-constexpr int ROWS = 8 * BLOCK;
-#endif
 constexpr int INNER = 12 * PANEL;
 
 // As many panels for each thread. Of a single block all with AMX, which meets each panel once, and whose tiles add one
