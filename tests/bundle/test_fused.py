@@ -190,7 +190,7 @@ SIGHTS = {
     "a window": Sight(window=7),
     "a wide window": Sight(window=50),
     "a causal window": Sight(causal=True, window=20),
-    "a bias": Sight(bias=torch.linspace(-3, 3, 2 * 320 * 320).sin().view(2, 320, 320)),
+    "a bias": Sight(bias=torch.linspace(-3, 3, 2 * 704 * 704).sin().view(2, 704, 704)),
     "slopes": Sight(slopes=torch.tensor([-0.5, -0.05])),
 }
 
@@ -199,7 +199,7 @@ SIGHTS = {
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_each_sight_equals_torchs_attention(sight: str, of: str) -> None:
     torch.manual_seed(3)
-    compare(of, [a_layer()], batch([1, 8, 33, 64, 65, 130, 300]), SIGHTS[sight])
+    compare(of, [a_layer()], batch([1, 8, 33, 64, 65, 130, 700]), SIGHTS[sight])
 
 
 @pytest.mark.parametrize("of", variants.EVERY)
