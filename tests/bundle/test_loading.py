@@ -52,7 +52,8 @@ async def test_a_load_steps_back_behind_those_that_serve_and_only_then(
     loader = Loader(None, tmp_path, "cpu", "float32")
     opened = await loader.open(tiny_model.spec(tiny_folder))
     await loader.make(opened, behind=behind)
-    assert (seen.priority, seen.threads) == ((own + NICENESS, 1) if behind else (own, usual))
+    lowest = 19  # of a process that is nice itself, no thread can be nicer
+    assert (seen.priority, seen.threads) == ((min(own + NICENESS, lowest), 1) if behind else (own, usual))
     loader.close()
 
 
