@@ -26,7 +26,7 @@ HELD_S, JOB_S = 1.0, 5.0
 that another ingress took."""
 
 
-async def reply_to(
+async def reply_of(
     broker: Broker, work: Work, sequence: int, coming: asyncio.Future[Reply], look_s: float = HELD_S
 ) -> Reply | None:
     """The reply to work of that sequence which this ingress asked for, whose inbox we share, or another did.
@@ -48,8 +48,8 @@ async def reply_to(
             return None
 
 
-class Bearer:
-    """Brings replies to jobs whose work was queued for somebody else.
+class Following:
+    """The works that are followed for their jobs, being queued for somebody else. One event loop only.
 
     ``release(id)``: called when the job has a reply, which owns its payload from then on.
     """
@@ -57,25 +57,29 @@ class Bearer:
     def __init__(self, broker: Broker, release: Callable[[str], object]) -> None:
         self._broker = broker
         self._release = release
-        self._ways: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def bring(self, work: Work, sequence: int) -> None:
-        """Whatever becomes of work of that sequence is the result of job ``work.id``; returns at once.
+    def begin(self, work: Work, sequence: int) -> None:
+        """Whatever the work of that sequence is answered becomes the result of job ``work.id``; returns at once.
 
         The job's work must be durable, and the job recorded. It is computed once more where its answer was lost.
         """
-        if work.id not in self._ways:
-            way = self._ways[work.id] = asyncio.create_task(self._go(work, sequence))
-            way.add_done_callback(lambda _: self._ways.pop(work.id))
+        if work.id not in self._tasks:
+            task = self._tasks[work.id] = asyncio.create_task(self._follow(work, sequence))
+            task.add_done_callback(lambda _: self._tasks.pop(work.id))
 
     async def shared(self, reply: Reply) -> Reply:
-        """A reply that a repeat takes: also its job's, if there is one, for the hold of the first request was over."""
+        """A reply that a repeat takes: also its job's, if there is one, for the hold of the first request was over.
+
+        Raises:
+            QueueUnavailableError: nobody knows whether there is one; asked again, it is computed anew, for both.
+        """
         if reply.kept or await jobs.find(self._broker.jobs, reply.id) is None:
             return reply
         await self._keep(reply)
         return msgspec.structs.replace(reply, kept=True)
 
-    async def _go(self, work: Work, sequence: int) -> None:
+    async def _follow(self, work: Work, sequence: int) -> None:
         try:
             async with asyncio.timeout(jobs.LIFETIME_S):
                 while True:
@@ -86,12 +90,10 @@ class Bearer:
                         await asyncio.sleep(HELD_S)
         except TimeoutError:
             log.warning("job %s has ended without an answer", work.id)
-        except Exception:
-            log.exception("job %s is not followed any more", work.id)
 
     async def _bring(self, work: Work, sequence: int) -> None:
         with self._broker.expect(work.id) as (_, coming):
-            reply = await reply_to(self._broker, work, sequence, coming, JOB_S)
+            reply = await reply_of(self._broker, work, sequence, coming, JOB_S)
         if reply is None:
             await self._broker.submit(msgspec.structs.replace(work, reply_to=None), after=-sequence)
         elif not reply.kept:

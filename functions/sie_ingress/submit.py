@@ -20,7 +20,7 @@ from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import whole
 from sie_broker.records import Lane, Reply, Submission, Work
-from sie_ingress.follow import Bearer, reply_to
+from sie_ingress.follow import Following, reply_of
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.notices import Notices
@@ -70,7 +70,7 @@ class Submitter:
         self._held = held
         self._max_reply_bytes = max_reply_bytes
         self._recent = RecentReplies(broker.payloads)
-        self._bearer = Bearer(broker, self._recent.release)
+        self._following = Following(broker, self._recent.release)
         self._notices = Notices(broker, lanes)
         lanes.on_given_up(held.let_go)
 
@@ -170,11 +170,11 @@ class Submitter:
                 job = await self._accept(work, digest)
                 if not coming.done():  # a reply from here on is kept as the job's result, unless another waits for it
                     if receipt.duplicate:
-                        self._bearer.bring(work, receipt.sequence)
+                        self._following.begin(work, receipt.sequence)
                     return job
                 reply = coming.result()
             if receipt.duplicate:
-                reply = await self._bearer.shared(reply)
+                reply = await self._following.shared(reply)
             if not jobs.may_pass(reply) and (remember or reply.dataref is not None):
                 self._recent.put(digest, reply)
         return reply
@@ -186,7 +186,7 @@ class Submitter:
             self.warm_up(work.lane)
         job = await self._accept(work, digest)
         if receipt.duplicate and work.reply_to is None:  # the reply goes to another caller, or has gone there already
-            self._bearer.bring(work, receipt.sequence)
+            self._following.begin(work, receipt.sequence)
         return job if hold_s <= 0 else await self._result(job, hold_s) or job
 
     async def _result(self, job: Job, hold_s: float) -> Reply | None:
@@ -202,14 +202,14 @@ class Submitter:
 
     async def _repeated(self, work: Work, digest: bytes, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
         """The reply to an id that was accepted a moment ago; computed again when the first one's is not to be had."""
-        again, reply = work, await reply_to(self._broker, work, sequence, coming)
+        again, reply = work, await reply_of(self._broker, work, sequence, coming)
         while reply is None:
             if (recent := self._recent.get(work.id, digest)) is not None:
                 return recent  # another caller had it computed again meanwhile
             again = msgspec.structs.replace(again, id=f"{again.id}-again")
             with self._broker.expect(again.id) as (inbox, coming):
                 receipt = await self._submit(msgspec.structs.replace(again, reply_to=inbox))
-                reply = await (reply_to(self._broker, again, receipt.sequence, coming) if receipt.duplicate else coming)
+                reply = await (reply_of(self._broker, again, receipt.sequence, coming) if receipt.duplicate else coming)
         if again is work:
             return reply
         if (recent := self._recent.get(work.id, digest)) is not None:

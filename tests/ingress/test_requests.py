@@ -195,14 +195,22 @@ async def test_a_job_gets_the_answer_that_an_earlier_request_of_its_key_waits_fo
     assert len(desk.computed) == 1
 
 
-async def test_a_job_gets_the_answer_that_a_later_request_of_its_key_takes(desk: Desk) -> None:
-    key = fresh_key()
+async def test_a_job_gets_the_answer_that_a_later_request_of_its_key_takes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, waits, queued = fresh_key(), asyncio.Event(), desk.broker.queued
+
+    async def looked(lane: Lane, sequence: int) -> bool:
+        waits.set()
+        return await queued(lane, sequence)
+
+    monkeypatch.setattr(desk.broker, "queued", looked)
     async with desk.worker():
         desk.hold.clear()
         job = await desk.encode("twin", Idempotency_Key=key, Prefer="wait=0.05")
         assert job.status_code == 202
         later = asyncio.create_task(desk.encode("twin", Idempotency_Key=key))
-        await eventually(lambda: len(desk.broker._waiting) == 1)  # type: ignore[attr-defined]
+        await waits.wait()
         desk.hold.set()
         assert lengths((await later).json()) == [4]
         assert lengths((await desk.client.get(job.headers["location"])).json()) == [4]

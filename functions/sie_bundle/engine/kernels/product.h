@@ -193,8 +193,8 @@ static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, St
   }
 }
 
-// What is left below the rows that are multiplied at a time: as many as there are, for two products of eight and four
-// rows take as long as one of twelve. Once for all that multiply, since it is long.
+// The rows that are left, fewer than are multiplied at a time, together: in parts each would wait for its own sums and
+// read the panel anew. Not inlined, for it is long.
 template <int ROWS>
 __attribute__((noinline)) static void multiply_last(const Rows& a, int rows, const uint32_t* b, int units, Start start,
                                                     float* c, long c_stride) {
