@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sie_bundle.engine import cpu_attention, layer, native
+from sie_bundle.engine import cpu_attention, layer
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, check, panels
 from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
@@ -129,13 +129,7 @@ def made(
 ) -> Fused:
     """By a variant, with its own kind of weights if there is no other."""
     dtype = variants.dtype(of)
-    return Fused(library(of), embedding, [_in(weights or dtype, each) for each in layers], final_norm, dtype)
-
-
-def library(of: str) -> native.Library:
-    found = native.library(of, variants.FOLDER)
-    assert found is not None
-    return found
+    return Fused(variants.library(of), embedding, [_in(weights or dtype, each) for each in layers], final_norm, dtype)
 
 
 def _in(dtype: torch.dtype, of: Layer) -> Layer:
@@ -254,10 +248,11 @@ def test_weights_of_float16_are_computed_with_in_float32(of: str) -> None:
         pytest.skip("bfloat16 is multiplied as it is")
     torch.manual_seed(8)
     halved = _in(torch.float16, a_layer(inner=900))
-    embedding, packed = words_only(random(45, 64)), batch([5, 40])
-    got = made(of, embedding, [halved], torch.float16)(packed, [], [Sight()])
-    exact = stepwise(embedding(packed), [_in(torch.float32, halved)], packed, [], Sight())
-    assert (got - exact).abs().max() < 2e-5
+    embedding = words_only(random(45, 64))
+    for packed in (batch([5, 40]), batch([13])):  # made float32 once, and on the way of each row
+        got = made(of, embedding, [halved], torch.float16)(packed, [], [Sight()])
+        exact = stepwise(embedding(packed), [_in(torch.float32, halved)], packed, [], Sight())
+        assert (got - exact).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize("of", variants.EVERY)

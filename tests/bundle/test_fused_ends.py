@@ -14,7 +14,7 @@ from sie_bundle.engine.parameters import FLOATS
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row, row
 from tests.bundle import variants
-from tests.bundle.test_fused import CPU, TOLERANCE, a_layer, batch, library, made, norm, random, stepwise, words_only
+from tests.bundle.test_fused import CPU, TOLERANCE, a_layer, batch, made, norm, random, stepwise, words_only
 
 
 @pytest.mark.parametrize("of", variants.EVERY)
@@ -59,9 +59,9 @@ def test_each_pooling_equals_torchs(size: int, how: str, of: str) -> None:
     states = padded[:, :size]
     for unit in (False, True):
         expected = pooling.pool(states, packed, how, unit)
-        got = torch.as_tensor(pooling.by(library(of))(states, packed, how, unit))
+        got = torch.as_tensor(pooling.by(variants.library(of))(states, packed, how, unit))
         assert got.shape == (4, size) and (got - expected).abs().max() < 1e-6
-    nothing = pooling.by(library(of))(torch.zeros(49, 64), packed, how, True)
+    nothing = pooling.by(variants.library(of))(torch.zeros(49, 64), packed, how, True)
     assert not np.asarray(nothing).any(), "a vector of no length stays one"
 
 
@@ -84,6 +84,6 @@ def test_a_norm_of_numbers_far_from_nothing_equals_torchs(rms: bool, of: str) ->
 def test_many_numbers_are_pooled_alike_with_pythons_lock_let_go(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(15)
     packed, states = batch([4, 1, 40, 4]), random(49, 64)
-    held = pooling.by(library(of))(states, packed, "mean", True)
+    held = pooling.by(variants.library(of))(states, packed, "mean", True)
     monkeypatch.setattr(pooling, "BRIEF", 0)
-    assert np.array_equal(np.asarray(held), np.asarray(pooling.by(library(of))(states, packed, "mean", True)))
+    assert np.array_equal(np.asarray(held), np.asarray(pooling.by(variants.library(of))(states, packed, "mean", True)))

@@ -138,7 +138,7 @@ def test_torchs_steps_keep_parity_where_there_is_no_compiled_code(key: str) -> N
     assert cosines.min() >= DEGENERATE.get(key, (PARITY, ()))[0]
 
 
-@pytest.mark.parametrize("of", variants.EVERY)
+@pytest.mark.parametrize("of", variants.REAL)
 @pytest.mark.parametrize("key", ["minilm", "mpnet"])
 def test_each_variant_of_the_compiled_code_keeps_parity(key: str, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = golden.arrays(key)

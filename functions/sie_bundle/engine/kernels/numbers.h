@@ -54,9 +54,10 @@ static inline Vector scaled(Vector x, Vector power) {
 }
 #endif
 
-// Lines of memory that are wanted soon. Whether they may be read is not asked.
+// Lines of memory that are wanted soon, in the first-level cache or another. Whether they may be read is not asked.
+template <_mm_hint CACHE = _MM_HINT_T0>
 static inline void fetch(const void* from, long bytes) {
-  for (long at = 0; at < bytes; at += 64) _mm_prefetch((const char*)from + at, _MM_HINT_T0);
+  for (long at = 0; at < bytes; at += 64) _mm_prefetch((const char*)from + at, CACHE);
 }
 
 // x where its lanes, of which the first is number `at`, are from `from` to before `to`; else `rest`.
@@ -111,6 +112,15 @@ static inline void store(Number* to, Vector left, Vector right) {
 #else
 typedef float Number;
 #endif
+static inline Vector widened(const float* from) { return load(from); }
+// Of float16.
+static inline Vector widened(const uint16_t* from) {
+#ifdef __AVX512F__
+  return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#else
+  return (Vector)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#endif
+}
 static inline void store(float* to, Vector left, Vector right) { store(to, left), store(to + WIDTH, right); }
 
 // Numbers too small for a whole exponent are zeros for the time of one call: computing with them takes a hundred times

@@ -165,10 +165,10 @@ static void attended_by_head(const Pass& of, const Layer& layer, const Room& roo
       return (of.heads + keys_or_values * of.key_heads + key_head) * panels + behind % panels;
     };
     Share every(0, (each + 2) * panels);
-    const void* then = columns(layer.qkv, (key_head + 1) * each * of.size, 0).weight;
-    if (key_head + 1 == of.key_heads) then = layer.output.weight;
+    bool last = key_head + 1 == of.key_heads;
+    const char* then = last ? first_panel(layer.output) : layer.qkv.panel((key_head + 1) * each * panels);
     multiplied<NONE>(
-        room.normed, of.tokens, layer.qkv, every, which, then, (uint32_t*)own,
+        room.normed, of.tokens, layer.qkv, every, which, then, (float*)own,
         [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
     Rows keys = qkv.from(0, each * of.size);
     placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, own);
@@ -189,7 +189,7 @@ static inline Rows queries_of(const Pass& of, const Layer& layer, const Room& ro
 // Queries, keys and values of some rows, from their normed states, for `attended_by_text`.
 static void queried(const Pass& of, const Layer& layer, const Room& room, char* own, int first, int rows) {
   Rows qkv = queries_of(of, layer, room).from(first, 0);
-  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, layer.output.weight, (uint32_t*)own,
+  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, first_panel(layer.output), (float*)own,
              [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
   if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
@@ -213,7 +213,7 @@ static void attended_by_text(const Pass& of, const Layer& layer, const Room& roo
 // States of some rows behind a layer, of what attention saw; `next`: the layer that takes them, if any.
 static void fed(const Pass& of, const Layer& layer, const Layer* next, const Room& room, char* thread_room, int first,
                 int rows) {
-  auto own = (uint32_t*)thread_room;
+  auto own = (float*)thread_room;
   long hidden = of.hidden;
   float* states = of.states + first * hidden;
   float* before = room.before + first * hidden;
@@ -231,7 +231,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     for (int row = 0; row < rows; row++) memcpy(before + row * hidden, states + row * hidden, hidden * 4);
   }
   Number* seen = room.seen + (long)first * layer.output.inward;
-  multiplied_onto(states, seen, rows, layer.output, 0, layer.output.inward, layer.up.weight, own);
+  multiplied_onto(states, seen, rows, layer.output, 0, layer.output.inward, first_panel(layer.up), own);
   norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
@@ -244,9 +244,9 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   for (int from = 0, all = layer.down.inward; from < all; from += inner_of(of)) {
     int width = std::min(all - from, inner_of(of));
     Product up = columns(layer.up, from, width), gate = columns(layer.gate, from, width);
-    const char* down = (const char*)layer.down.weight + (long)from * PANEL * (layer.down.halved ? 2 : sizeof(Number));
+    const char* down = first_panel(layer.down, from);
     multiplied(
-        normed, rows, up, layer.gate.outward ? gate.weight : down, own,
+        normed, rows, up, layer.gate.outward ? first_panel(gate) : down, own,
         [=](int row, int column, Vector left, Vector right) { store(inner + place(row, column, width), left, right); });
     if (layer.gate.outward) {
       multiplied(normed, rows, gate, down, own, [=](int row, int column, Vector left, Vector right) {
@@ -254,8 +254,11 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
         store(to, load(to) * left, load(to + WIDTH) * right);
       });
     }
-    const void* then = next ? next->qkv.weight : layer.down.weight;
-    if (from + width < all) then = columns(layer.up, from + width, 0).weight;
+    const char* then = first_panel(next ? next->qkv : layer.qkv);
+    if (from + width < all) {
+      int left = std::min(all - from - width, inner_of(of));
+      then = first_panel(columns(layer.up, from + width, left));
+    }
     multiplied_onto(states, inner, rows, layer.down, from, width, then, own);
   }
   if (!of.pre_norm) {

@@ -24,7 +24,12 @@ struct Product {
   const float* bias;        // [outward], or null
   int32_t inward, outward;  // whole 32s
   int32_t activation;
-  int32_t halved;  // whether the weight's units are float16, made float32 panel by panel
+  int32_t halved;  // whether the weight's units are float16, which are made float32 here
+
+  // Of a panel, from row `from` on.
+  const char* panel(int number, int from = 0) const {
+    return (const char*)weight + ((long)number * inward + from) * PANEL * (halved ? 2 : sizeof(Number));
+  }
 };
 
 // Where a number stands of rows that products take; `width`: whole 32s. With AMX they lie in blocks, 16 rows of 32
@@ -87,18 +92,39 @@ struct Start {
   long stride;
 };
 
+// 32 columns of a weight as blocks of rows are multiplied by them: units of 32 bits, or numbers of float16.
+struct Panel {
+  const void* at;
+  bool halved = false;
+  // What is multiplied next and fetched meanwhile, or null: with AMX so many lines of 64 bytes for every 16 units,
+  // elsewhere all of it beside the first rows.
+  const char* next = nullptr;
+  int lines = 0;
+
+  // A block has been multiplied.
+  void advance([[maybe_unused]] int units) {
+#ifdef SIE_AMX
+    next += 4 * lines * units;
+#else
+    next = nullptr;
+#endif
+  }
+};
+
 #ifdef SIE_AMX
 // c [32 or 16][32] of a [rows][units] and one panel. Rows behind the last are computed, too. Multiplying goes on by
-// itself: `meanwhile(from, to)` is called for BLOCK rows of whatever else is to be done, some at a time, and of what is
-// multiplied next so many lines of 64 bytes are fetched for every 16 units. Unless they are taken ONCE_MORE soon, rows
-// of `a` come past the first-level cache, which the panel fills by half: it is to meet the next rows there.
+// itself: `meanwhile(from, to)` is called for BLOCK rows of whatever else is to be done, some at a time. Unless they
+// are taken ONCE_MORE soon, rows of `a` come past the first-level cache, which the panel fills by half: it is to meet
+// the next rows there.
 template <bool ONCE_MORE = false, class Meanwhile>
-static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, Start start, float* c, long c_stride,
-                            Meanwhile meanwhile, const uint32_t* next = nullptr, int lines = 0) {
+static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, Start start, float* c,
+                            long c_stride, Meanwhile meanwhile) {
+  auto b = (const uint32_t*)panel.at;
+  auto next = panel.next;
   int each = (BLOCK * 16 + units - 1) / units, row = 0;
   Number *above = a.at, *below = a.at + a.below;
   auto beside = [&] {
-    for (int line = 0; line < lines; line++, next += 16) _mm_prefetch((const char*)next, _MM_HINT_T1);
+    for (int line = 0; line < panel.lines; line++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
     if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
     row += each;
   };
@@ -164,15 +190,18 @@ static inline Vector added(Vector sum, Vector a, Vector b) {
 #endif
 }
 
-template <int ROWS>
-static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, Start start, float* c, long c_stride) {
+// Of ROWS rows. What is multiplied next, if there is any, lies as the panel does, and is fetched meanwhile.
+template <int ROWS, class Unit>
+static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start start, float* c, long c_stride,
+                                 const Unit* next) {
   for (int column = 0; column < PANEL; column += 2 * WIDTH) {
     Vector sums[ROWS][2] = {};
-    const float* unit = (const float*)b + column;
+    const Unit* unit = b + column;
     const Number* of_rows = a.at;
     for (int group = 0; group < units; group += PANEL / UNIT, of_rows += a.step) {
       for (int at = 0; at < PANEL; at += UNIT, unit += PANEL) {
-        Vector left = load(unit), right = load(unit + WIDTH);
+        if (next) fetch<_MM_HINT_T1>(next + (unit - b), 2 * WIDTH * sizeof(Unit));
+        Vector left = widened(unit), right = widened(unit + WIDTH);
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; row++) {
           float number;
@@ -182,7 +211,10 @@ static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, St
         }
       }
     }
+    // Unrolled, too, for else GCC keeps the sums in memory.
+#pragma GCC unroll 12
     for (int row = 0; row < ROWS; row++) {
+#pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
         int at = column + half * WIDTH;
         // Last, for a large number takes less from one sum than from each of its parts.
@@ -193,67 +225,77 @@ static inline void multiply_rows(const Rows& a, const uint32_t* b, int units, St
   }
 }
 
-// The rows that are left, fewer than are multiplied at a time, together: in parts each would wait for its own sums and
-// read the panel anew. Not inlined, for it is long.
-template <int ROWS>
-__attribute__((noinline)) static void multiply_last(const Rows& a, int rows, const uint32_t* b, int units, Start start,
-                                                    float* c, long c_stride) {
-  if constexpr (ROWS > 0) {
-    if (rows < ROWS) return multiply_last<ROWS - 1>(a, rows, b, units, start, c, c_stride);
-    multiply_rows<ROWS>(a, b, units, start, c, c_stride);
+// Of as many rows as there are, of up to ROWS. Not inlined, for it is long.
+template <int ROWS, class Unit>
+__attribute__((noinline)) static void multiply_some(const Rows& a, int rows, const Unit* b, int units, Start start,
+                                                    float* c, long c_stride, const Unit* next) {
+  if constexpr (ROWS > 1) {
+    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, start, c, c_stride, next);
+  }
+  multiply_rows<ROWS>(a, b, units, start, c, c_stride, next);
+}
+
+// Of all rows, in as few parts as there are registers for, and as even ones: a part of one or two rows waits for its
+// own sums.
+template <class Unit>
+static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, Start start, float* c, long c_stride,
+                                  const Unit* next) {
+  constexpr int MOST = WIDTH == 16 ? 12 : 6;
+  for (int parts = (rows + MOST - 1) / MOST; parts > 0; parts--, next = nullptr) {
+    int some = (rows + parts - 1) / parts;
+    multiply_some<MOST>(a, some, b, units, start, c, c_stride, next);
+    rows -= some, a.at += some * a.row, c += some * c_stride;
+    if (start.at) start.at += some * start.stride;
   }
 }
 
-// c [rows][32] of a [rows][units] and one panel; so many rows at a time as there are registers for. `meanwhile(from,
-// to)` is called once, for BLOCK rows: only tiles multiply beside other work.
+// c [rows][32] of a [rows][units] and one panel. `meanwhile(from, to)` is called once, for BLOCK rows: only tiles
+// multiply beside other work.
 template <bool = false, class Meanwhile>
-static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, Start start, float* c, long c_stride,
-                            Meanwhile meanwhile, const uint32_t* = nullptr, int = 0) {
-  constexpr int MOST = WIDTH == 16 ? 12 : 6;
-  Rows left = a;
+static inline void multiply(const Rows& a, int rows, const Panel& b, int units, Start start, float* c, long c_stride,
+                            Meanwhile meanwhile) {
   meanwhile(0, BLOCK);
-  for (; rows >= MOST; rows -= MOST, left.at += MOST * a.row, c += MOST * c_stride) {
-    multiply_rows<MOST>(left, b, units, start, c, c_stride);
-    if (start.at) start.at += MOST * start.stride;
-  }
-  multiply_last<MOST - 1>(left, rows, b, units, start, c, c_stride);
+  if (UNIT == 1 && b.halved)
+    multiply_parts(a, rows, (const uint16_t*)b.at, units, start, c, c_stride, (const uint16_t*)b.next);
+  else
+    multiply_parts(a, rows, (const float*)b.at, units, start, c, c_stride, (const float*)b.next);
 }
 #endif
 
 static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c, long c_stride) {
-  multiply<true>(a, rows, b, units, {}, c, c_stride, [](int, int) {});
+  multiply<true>(a, rows, Panel{b}, units, {}, c, c_stride, [](int, int) {});
 }
 
-// A panel's rows [from, from + inward) of a weight, as products take them; `room` for them where they are made first.
-static inline const uint32_t* panel_of(const Product& of, int panel, int from, [[maybe_unused]] int inward,
-                                       [[maybe_unused]] uint32_t* room) {
-  long at = ((long)panel * of.inward + from) / UNIT * PANEL;
-#ifndef SIE_BFLOAT16
-  if (of.halved) {
-    const uint16_t* halves = (const uint16_t*)of.weight + at;
-    for (long unit = 0; unit < (long)inward * PANEL; unit += 8) {
-      _mm256_storeu_ps((float*)room + unit, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(halves + unit))));
+// A panel's rows [from, from + inward) of a weight for so many rows, of which `next` is multiplied next. Float16 become
+// float32 on the way of a single block; for several they do so here once, in `room`.
+static inline Panel panel_of(const Product& of, int number, int from, int inward, int rows, const char* next,
+                             float* room) {
+  Panel panel = {of.panel(number, from), of.halved != 0, next};
+#ifdef SIE_AMX
+  // All of the next panel is there behind these rows; but a single block waits for its own only, which the CPU fetches
+  // ahead by itself.
+  int blocks = (rows + BLOCK - 1) / BLOCK;
+  panel.lines = blocks > 1 ? (PANEL + blocks - 1) / blocks : 0;
+#else
+  if (of.halved && rows > BLOCK) {
+    auto halves = (const uint16_t*)panel.at, following = (const uint16_t*)next;
+    for (long i = 0; i < (long)inward * PANEL; i += WIDTH) {
+      fetch<_MM_HINT_T1>(following + i, 2 * WIDTH);
+      store(room + i, widened(halves + i));
     }
-    return room;
+    panel = {room};
   }
 #endif
-  return (const uint32_t*)of.weight + at;
+  return panel;
 }
 
 // The product for columns [from, from + outward) alone.
 static inline Product columns(const Product& of, int from, int outward) {
   Product some = of;
-  some.weight = (const char*)of.weight + (long)from * of.inward * (of.halved ? 2 : sizeof(Number));
+  some.weight = of.panel(from / PANEL);
   if (of.bias) some.bias = of.bias + from;
   some.outward = outward;
   return some;
-}
-
-// Lines of the next panel that are fetched in each step, so that all of it is there behind these rows. A single block
-// waits for its panel only, which the CPU fetches ahead by itself.
-static inline int lines_beside(int rows) {
-  int blocks = (rows + BLOCK - 1) / BLOCK;
-  return blocks > 1 ? (PANEL + blocks - 1) / blocks : 0;
 }
 
 // Which of so many panels a thread takes of those of the region this is called in.
@@ -266,12 +308,17 @@ struct Share {
   }
 };
 
+// The first panel of a weight that this thread multiplies with, from row `from` on.
+static inline const char* first_panel(const Product& of, int from = 0) {
+  return of.panel(Share(of.outward / PANEL).from, from);
+}
+
 // Multiply a [rows][inward], in blocks, by some panels, and give the result, activated, two vectors that lie side by
 // side at a time, to `take(row, column, left, right)`. Panels are those that `which(0)` and so on say, one behind the
-// other; of them those of `share`. `then`: the weight that is multiplied with next.
+// other; of them those of `share`. `then`: the panel that is multiplied with next.
 template <int ACTIVATION, class Which, class Take>
-static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const void* then,
-                       uint32_t* room, Take take) {
+static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const char* then,
+                       float* room, Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
   // What is done to a block is done while the next one is multiplied.
   int now = 0, first_before = 0, some_before = 0, column_before = 0;
@@ -286,17 +333,15 @@ static void multiplied(Number* a, int rows, const Product& of, Share share, Whic
       }
     }
   };
-  int units = of.inward / UNIT, lines = lines_beside(rows);
+  int units = of.inward / UNIT;
   for (int i = share.from; i < share.to; i++) {
-    int panel = which(i);
-    const uint32_t* weight = panel_of(of, panel, 0, of.inward, room);
-    const uint32_t* next =
-        i + 1 < share.to ? (const uint32_t*)of.weight + (long)which(i + 1) * units * PANEL : (const uint32_t*)then;
-    Start start = {of.bias ? of.bias + panel * PANEL : nullptr, 0};
-    for (int first = 0; first < rows; first += BLOCK, now = 1 - now, next += lines * units) {
+    const char* next = i + 1 < share.to ? of.panel(which(i + 1)) : then;
+    Panel panel = panel_of(of, which(i), 0, of.inward, rows, next, room);
+    Start start = {of.bias ? of.bias + which(i) * PANEL : nullptr, 0};
+    for (int first = 0; first < rows; first += BLOCK, now = 1 - now, panel.advance(units)) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
       Rows left = in_blocks(a + (long)first * of.inward, of.inward);
-      multiply(left, some, weight, units, start, made[now], PANEL, finish, next, lines);
+      multiply(left, some, panel, units, start, made[now], PANEL, finish);
       first_before = first, some_before = some, column_before = i * PANEL;
     }
   }
@@ -305,7 +350,7 @@ static void multiplied(Number* a, int rows, const Product& of, Share share, Whic
 
 // By all panels of a weight, which the threads of the region share; they go on when all are through.
 template <class Take>
-static void multiplied(Number* a, int rows, const Product& of, const void* then, uint32_t* room, Take take) {
+static void multiplied(Number* a, int rows, const Product& of, const char* then, float* room, Take take) {
   Share share(of.outward / PANEL);
   auto each = [](int panel) { return panel; };
   auto by = [&](auto activation) {
@@ -339,36 +384,36 @@ static inline void copy_panel(const float* from, long from_stride, float* to, lo
 
 // Multiply a [rows][inward], in blocks, with rows [from, from + inward) of a weight, and add the result to x [rows]
 // [columns of the weight], with the first of them the bias. Otherwise as `multiplied`.
-static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const void* then,
-                            uint32_t* room) {
+static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const char* then,
+                            float* room) {
   alignas(64) float rest[BLOCK * PANEL];
-  int units = inward / UNIT, lines = lines_beside(rows);
+  int units = inward / UNIT;
   long stride = of.outward;
   Share share(of.outward / PANEL);
-  for (int panel = share.from; panel < share.to; panel++) {
-    const uint32_t *weight = panel_of(of, panel, from, inward, room), *next = weight + of.inward / UNIT * PANEL;
-    if (panel + 1 == share.to) next = (const uint32_t*)then;
-    float* to = x + panel * PANEL;
+  for (int i = share.from; i < share.to; i++) {
+    const char* next = i + 1 < share.to ? of.panel(i + 1, from) : then;
+    Panel panel = panel_of(of, i, from, inward, rows, next, room);
+    float* to = x + i * PANEL;
     // The bias is added to a block while the one before it is multiplied.
     auto biased = [&](int first, int last) {
-      const float* bias = of.bias + panel * PANEL;
+      const float* bias = of.bias + i * PANEL;
       for (int row = first; of.bias && !from && row < last && row < rows; row++) {
         for (int at = 0; at < PANEL; at += WIDTH)
           store(to + row * stride + at, load(to + row * stride + at) + load(bias + at));
       }
     };
     biased(0, BLOCK);
-    for (int first = 0; first < rows; first += BLOCK, next += lines * units) {
+    for (int first = 0; first < rows; first += BLOCK, panel.advance(units)) {
       Rows left = in_blocks(a + (long)first * inward, inward);
       auto ahead = [&](int some, int end) { biased(first + BLOCK + some, first + BLOCK + end); };
       float* at = to + first * stride;
       if (rows - first >= BLOCK) {
-        multiply(left, BLOCK, weight, units, {at, stride}, at, stride, ahead, next, lines);
+        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, ahead);
         continue;
       }
       // Of fewer rows tiles would take more than there are.
       copy_panel(at, stride, rest, PANEL, rows - first);
-      multiply(left, rows - first, weight, units, {rest, PANEL}, rest, PANEL, ahead, next, lines);
+      multiply(left, rows - first, panel, units, {rest, PANEL}, rest, PANEL, ahead);
       copy_panel(rest, PANEL, at, stride, rows - first);
     }
   }
