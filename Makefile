@@ -13,7 +13,8 @@ PORT   ?= 8080
 BIN    := $(VENV)/bin
 # Test files that run at a time: most wait for processes, not for a core.
 TESTERS ?= 2
-KERNELS := $(wildcard functions/sie_bundle/engine/kernels/*.h functions/sie_bundle/engine/kernels/*.cpp)
+KERNELS := $(wildcard functions/sie_bundle/engine/kernels/*.h functions/sie_bundle/engine/kernels/*.cpp tests/bundle/*.h)
+C_STYLE := --style=file:functions/sie_bundle/engine/kernels/.clang-format
 MODEL  := sentence-transformers/all-MiniLM-L6-v2
 
 # torch from PyPI brings several GB of CUDA packages. Without an NVIDIA driver its CPU index is used where it is reached;
@@ -59,12 +60,12 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(KERNELS)
+	$(BIN)/clang-format $(C_STYLE) --dry-run -Werror $(KERNELS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(KERNELS)
+	$(BIN)/clang-format $(C_STYLE) -i $(KERNELS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/sie fetch $(MODEL)

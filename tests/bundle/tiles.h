@@ -53,8 +53,8 @@ static inline float lower(uint32_t pair) {
 static inline float upper(uint32_t pair) { return lower(pair >> 16); }
 
 static inline void multiply(int sums, int left, int right) {
-  uint32_t(*a)[16] = tile(left), (*b)[16] = tile(right);
-  auto c = (float(*)[16])tile(sums);
+  uint32_t (*a)[16] = tile(left), (*b)[16] = tile(right);
+  auto c = (float (*)[16])tile(sums);
   for (int row = 0; row < 16; row++) {
     for (int unit = 0; unit < 16; unit++) {
       for (int column = 0; column < 16; column++) {

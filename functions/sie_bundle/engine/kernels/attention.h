@@ -4,7 +4,7 @@
 // texts, so that none can spoil another.
 #pragma once
 
-#include "product.h"
+#include "multiply.h"
 
 struct Sight {
   int32_t causal;

@@ -1,7 +1,7 @@
 // Normalisation of a state, by mean and variance or by the root mean square alone.
 #pragma once
 
-#include "product.h"
+#include "multiply.h"
 
 struct Norm {
   const float* weight;

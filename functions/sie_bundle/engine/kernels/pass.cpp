@@ -9,6 +9,7 @@
 #include "attention.h"
 #include "embedding.h"
 #include "pooling.h"
+#include "product.h"
 
 struct Layer {
   Product qkv, output, up, gate, down;  // a gate of no rows is none

@@ -1,273 +1,15 @@
-// Products of a few rows with a weight, 32 of its columns (a panel) at a time, and what is done to them on the way.
+// Products of rows with all panels of a weight, and what is done to them on the way.
 //
-// A weight is packed once: panel after panel, each [inward / UNIT][32] units of 32 bits, a unit being one float32 or
-// two bfloat16 of one column. Both sizes are whole 32s, the rest is zeros. Owns that layout and the loops over it;
-// which products there are is pass.cpp's.
+// Owns which panels a thread takes, what is fetched meanwhile, and where results go; which products there are is
+// pass.cpp's, how a panel is multiplied `multiply.h`'s.
 #pragma once
 
 #include <omp.h>
 
-#include "numbers.h"
-
-constexpr int PANEL = 32;  // columns of a weight at a time
-// Rows of what it is multiplied with: two tiles, or several times as many as there are registers for.
-#ifdef SIE_AMX
-constexpr int BLOCK = 32;
-#else
-constexpr int BLOCK = 36;
-#endif
-
-static inline long whole(long number) { return (number + PANEL - 1) / PANEL * PANEL; }
-
-struct Product {
-  const void* weight;
-  const float* bias;        // [outward], or null
-  int32_t inward, outward;  // whole 32s
-  int32_t activation;
-  int32_t halved;  // whether the weight's units are float16, which are made float32 here
-
-  // Of a panel, from row `from` on.
-  const char* panel(int number, int from = 0) const {
-    return (const char*)weight + ((long)number * inward + from) * PANEL * (halved ? 2 : sizeof(Number));
-  }
-};
-
-// Where a number stands of rows that products take; `width`: whole 32s. With AMX they lie in blocks, 16 rows of 32
-// numbers each, so that a tile is 16 lines of 64 bytes in a row; elsewhere row by row.
-static inline long place(long row, long column, [[maybe_unused]] long width) {
-#ifdef SIE_AMX
-  return row / 16 * 16 * width + column / PANEL * 16 * PANEL + row % 16 * PANEL + column % PANEL;
-#else
-  return row * width + column;
-#endif
-}
-
-// Rows of numbers: how far it is from one to the next, from 32 columns to the next 32, and to row 16.
-struct Rows {
-  Number* at;
-  long row, step, below;
-
-  Number* place(long row_number, long column) const {
-    return at + row_number * row + column / PANEL * step + column % PANEL;
-  }
-  Rows from(long row_number, long column) const { return {place(row_number, column), row, step, below}; }
-};
-
-static inline Rows row_by_row(Number* at, long stride) { return {at, stride, PANEL, 16 * stride}; }
-
-static inline Rows in_blocks(Number* at, long width) {
-#ifdef SIE_AMX
-  return {at, PANEL, 16 * PANEL, 16 * width};
-#else
-  return row_by_row(at, width);
-#endif
-}
-
-#ifdef SIE_AMX
-// What was stored is in memory from here on: GCC's intrinsics for tiles do not say all that they read.
-static inline void written() { asm volatile("" ::: "memory"); }
-
-// Tiles of 16 rows of 64 bytes for the time of one call: what they were before is put back, for oneDNN remembers.
-struct Tiles {
-  alignas(64) uint8_t before[64];
-  Tiles() {
-    _tile_storeconfig(before);
-    alignas(64) uint8_t wanted[64] = {1};
-    for (int tile = 0; tile < 8; tile++) wanted[16 + 2 * tile] = 64, wanted[48 + tile] = 16;
-    written();
-    _tile_loadconfig(wanted);
-  }
-  ~Tiles() {
-    if (before[0])
-      _tile_loadconfig(before);
-    else
-      _tile_release();
-  }
-};
-#endif
-
-// What products are added to: rows of 32 numbers so far from each other, one for all where that is 0; null: nothing.
-struct Start {
-  const float* at;
-  long stride;
-};
-
-// 32 columns of a weight as blocks of rows are multiplied by them: units of 32 bits, or numbers of float16.
-struct Panel {
-  const void* at;
-  bool halved = false;
-  // What is multiplied next and fetched meanwhile, or null: with AMX so many lines of 64 bytes for every 16 units,
-  // elsewhere all of it beside the first rows.
-  const char* next = nullptr;
-  int lines = 0;
-
-  // A block has been multiplied.
-  void advance([[maybe_unused]] int units) {
-#ifdef SIE_AMX
-    next += 4 * lines * units;
-#else
-    next = nullptr;
-#endif
-  }
-};
-
-#ifdef SIE_AMX
-// c [32 or 16][32] of a [rows][units] and one panel. Rows behind the last are computed, too. Multiplying goes on by
-// itself: `meanwhile(from, to)` is called for BLOCK rows of whatever else is to be done, some at a time. Unless they
-// are taken ONCE_MORE soon, rows of `a` come past the first-level cache, which the panel fills by half: it is to meet
-// the next rows there.
-template <bool ONCE_MORE = false, class Meanwhile>
-static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, Start start, float* c,
-                            long c_stride, Meanwhile meanwhile) {
-  auto b = (const uint32_t*)panel.at;
-  auto next = panel.next;
-  int each = (BLOCK * 16 + units - 1) / units, row = 0;
-  Number *above = a.at, *below = a.at + a.below;
-  auto beside = [&] {
-    for (int line = 0; line < panel.lines; line++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
-    if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
-    row += each;
-  };
-  written();
-  if (start.at) {
-    _tile_loadd(0, start.at, 4 * start.stride);
-    _tile_loadd(1, start.at + 16, 4 * start.stride);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-  }
-  if (rows > 16) {
-    if (start.at) {
-      _tile_loadd(2, start.at + 16 * start.stride, 4 * start.stride);
-      _tile_loadd(3, start.at + 16 * start.stride + 16, 4 * start.stride);
-    } else {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-    for (int unit = 0; unit < units; unit += 16, above += a.step, below += a.step) {
-      if (ONCE_MORE)
-        _tile_loadd(4, above, 2 * a.row);
-      else
-        _tile_stream_loadd(4, above, 2 * a.row);
-      _tile_loadd(6, b + unit * PANEL, 128);
-      _tile_loadd(7, b + unit * PANEL + 16, 128);
-      if (ONCE_MORE)
-        _tile_loadd(5, below, 2 * a.row);
-      else
-        _tile_stream_loadd(5, below, 2 * a.row);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-      beside();
-    }
-    _tile_stored(2, c + 16 * c_stride, 4 * c_stride);
-    _tile_stored(3, c + 16 * c_stride + 16, 4 * c_stride);
-  } else {
-    for (int unit = 0; unit < units; unit += 16, above += a.step) {
-      if (ONCE_MORE)
-        _tile_loadd(4, above, 2 * a.row);
-      else
-        _tile_stream_loadd(4, above, 2 * a.row);
-      _tile_loadd(6, b + unit * PANEL, 128);
-      _tile_loadd(7, b + unit * PANEL + 16, 128);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      beside();
-    }
-  }
-  _tile_stored(0, c, 4 * c_stride);
-  _tile_stored(1, c + 16, 4 * c_stride);
-}
-#else
-struct Tiles {};
-
-static inline Vector added(Vector sum, Vector a, Vector b) {
-#ifdef SIE_BFLOAT16
-  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-#else
-  return sum + a * b;
-#endif
-}
-
-// Of ROWS rows. What is multiplied next, if there is any, lies as the panel does, and is fetched meanwhile.
-template <int ROWS, class Unit>
-static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start start, float* c, long c_stride,
-                                 const Unit* next) {
-  for (int column = 0; column < PANEL; column += 2 * WIDTH) {
-    Vector sums[ROWS][2] = {};
-    const Unit* unit = b + column;
-    const Number* of_rows = a.at;
-    for (int group = 0; group < units; group += PANEL / UNIT, of_rows += a.step) {
-      for (int at = 0; at < PANEL; at += UNIT, unit += PANEL) {
-        if (next) fetch<_MM_HINT_T1>(next + (unit - b), 2 * WIDTH * sizeof(Unit));
-        Vector left = widened(unit), right = widened(unit + WIDTH);
-#pragma GCC unroll 12
-        for (int row = 0; row < ROWS; row++) {
-          float number;
-          memcpy(&number, of_rows + row * a.row + at, 4);
-          sums[row][0] = added(sums[row][0], all(number), left);
-          sums[row][1] = added(sums[row][1], all(number), right);
-        }
-      }
-    }
-    // Unrolled, too, for else GCC keeps the sums in memory.
-#pragma GCC unroll 12
-    for (int row = 0; row < ROWS; row++) {
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; half++) {
-        int at = column + half * WIDTH;
-        // Last, for a large number takes less from one sum than from each of its parts.
-        if (start.at) sums[row][half] += load(start.at + row * start.stride + at);
-        store(c + row * c_stride + at, sums[row][half]);
-      }
-    }
-  }
-}
-
-// Of as many rows as there are, of up to ROWS. Not inlined, for it is long.
-template <int ROWS, class Unit>
-__attribute__((noinline)) static void multiply_some(const Rows& a, int rows, const Unit* b, int units, Start start,
-                                                    float* c, long c_stride, const Unit* next) {
-  if constexpr (ROWS > 1) {
-    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, start, c, c_stride, next);
-  }
-  multiply_rows<ROWS>(a, b, units, start, c, c_stride, next);
-}
-
-// Of all rows, in as few parts as there are registers for, and as even ones: a part of one or two rows waits for its
-// own sums.
-template <class Unit>
-static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, Start start, float* c, long c_stride,
-                                  const Unit* next) {
-  constexpr int MOST = WIDTH == 16 ? 12 : 6;
-  for (int parts = (rows + MOST - 1) / MOST; parts > 0; parts--, next = nullptr) {
-    int some = (rows + parts - 1) / parts;
-    multiply_some<MOST>(a, some, b, units, start, c, c_stride, next);
-    rows -= some, a.at += some * a.row, c += some * c_stride;
-    if (start.at) start.at += some * start.stride;
-  }
-}
-
-// c [rows][32] of a [rows][units] and one panel. `meanwhile(from, to)` is called once, for BLOCK rows: only tiles
-// multiply beside other work.
-template <bool = false, class Meanwhile>
-static inline void multiply(const Rows& a, int rows, const Panel& b, int units, Start start, float* c, long c_stride,
-                            Meanwhile meanwhile) {
-  meanwhile(0, BLOCK);
-  if (UNIT == 1 && b.halved)
-    multiply_parts(a, rows, (const uint16_t*)b.at, units, start, c, c_stride, (const uint16_t*)b.next);
-  else
-    multiply_parts(a, rows, (const float*)b.at, units, start, c, c_stride, (const float*)b.next);
-}
-#endif
-
-static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c, long c_stride) {
-  multiply<true>(a, rows, Panel{b}, units, {}, c, c_stride, [](int, int) {});
-}
+#include "multiply.h"
 
 // A panel's rows [from, from + inward) of a weight for so many rows, of which `next` is multiplied next. Float16 become
-// float32 on the way of a single block; for several they do so here once, in `room`.
+// float32 on the way of a few blocks; for more they do so here once, in `room`.
 static inline Panel panel_of(const Product& of, int number, int from, int inward, int rows, const char* next,
                              float* room) {
   Panel panel = {of.panel(number, from), of.halved != 0, next};
@@ -277,7 +19,7 @@ static inline Panel panel_of(const Product& of, int number, int from, int inward
   int blocks = (rows + BLOCK - 1) / BLOCK;
   panel.lines = blocks > 1 ? (PANEL + blocks - 1) / blocks : 0;
 #else
-  if (of.halved && rows > BLOCK) {
+  if (of.halved && rows > 3 * BLOCK) {
     auto halves = (const uint16_t*)panel.at, following = (const uint16_t*)next;
     for (long i = 0; i < (long)inward * PANEL; i += WIDTH) {
       fetch<_MM_HINT_T1>(following + i, 2 * WIDTH);
@@ -317,8 +59,8 @@ static inline const char* first_panel(const Product& of, int from = 0) {
 // side at a time, to `take(row, column, left, right)`. Panels are those that `which(0)` and so on say, one behind the
 // other; of them those of `share`. `then`: the panel that is multiplied with next.
 template <int ACTIVATION, class Which, class Take>
-static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const char* then,
-                       float* room, Take take) {
+static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const char* then, float* room,
+                       Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
   // What is done to a block is done while the next one is multiplied.
   int now = 0, first_before = 0, some_before = 0, column_before = 0;
