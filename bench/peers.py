@@ -40,7 +40,7 @@ INFINITY = (
 )
 SIE_SERVER = ("sie-server==0.10.1",)
 TEI_LIBRARIES = ("onnxruntime==1.22.1", "intel-openmp==2024.0.3")
-OURS, OURS_FP32, OURS_TORCH, OURS_UP = "sie", "sie-fp32", "sie-torch", "sie-up"
+OURS, OURS_FP32, OURS_FP16, OURS_TORCH, OURS_UP = "sie", "sie-fp32", "sie-fp16", "sie-torch", "sie-up"
 REFERENCE = "sentence-transformers"
 SERVED_NAME = "minilm"
 # No peer may see packages of ours: sie-server brings a sie_sdk of its own.
@@ -79,6 +79,12 @@ def peers(workloads: Sequence[Workload]) -> list[Peer]:
             "sie serve with SIE_PRECISION=float32",
             _nothing,
             partial(_sie_serve, name=OURS_FP32, env={"SIE_PRECISION": "float32"}),
+        ),
+        Peer(
+            OURS_FP16,
+            "sie serve with SIE_PRECISION=float16: weights, for products of float32",
+            _nothing,
+            partial(_sie_serve, name=OURS_FP16, env={"SIE_PRECISION": "float16"}),
         ),
         Peer(
             OURS_TORCH,

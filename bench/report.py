@@ -13,7 +13,7 @@ from bench import installs
 from bench.corpus import Workload
 from bench.load import Slice
 from bench.machine import flops_per_token
-from bench.peers import OURS, OURS_FP32, OURS_TORCH, OURS_UP, Peer
+from bench.peers import OURS, OURS_FP16, OURS_FP32, OURS_TORCH, OURS_UP, Peer
 from bench.processes import Memory
 from bench.table import show
 
@@ -52,7 +52,7 @@ class Measured:
     def rivals(self, workload: str) -> list[str]:
         """The peers measured on a workload whose vectors are the reference's."""
         passed = [name for name, cosine in self.cosine.items() if cosine >= PARITY]
-        ours = (OURS, OURS_FP32, OURS_TORCH, OURS_UP)
+        ours = (OURS, OURS_FP32, OURS_FP16, OURS_TORCH, OURS_UP)
         return [name for name in passed if name not in ours and (name, workload) in self.readings]
 
 
