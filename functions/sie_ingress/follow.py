@@ -42,7 +42,7 @@ async def reply_of(
         if coming.done():
             kept.cancel()
             return coming.result()
-        if (reply := kept.result()) is not None:
+        if (reply := kept.result()) is not None and (queued or not jobs.may_pass(reply)):
             return msgspec.structs.replace(reply, kept=True)
         if not queued:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -161,10 +162,11 @@ async def test_a_repeat_that_looks_late_gets_what_another_had_computed_again(
     assert len(desk.computed) == 2
 
 
+@pytest.mark.parametrize("a_key", [lambda: uuid.uuid4().hex, fresh_key])
 async def test_a_job_that_failed_with_an_error_that_may_pass_is_done_anew_when_its_request_is_repeated(
-    desk: Desk,
+    desk: Desk, a_key: Callable[[], str]
 ) -> None:
-    key = uuid.uuid4().hex
+    key = a_key()
     cold = await desk.encode("later", Idempotency_Key=key)
     location = cold.headers["location"]
     async with desk.worker():
