@@ -112,8 +112,9 @@ static inline void store(Number* to, Vector left, Vector right) {
 #else
 typedef float Number;
 #endif
+
+// WIDTH units of a weight as they are computed with: those of 32 bits as they are, numbers of float16 as float32.
 static inline Vector widened(const float* from) { return load(from); }
-// Of float16.
 static inline Vector widened(const uint16_t* from) {
 #ifdef __AVX512F__
   return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
@@ -121,6 +122,7 @@ static inline Vector widened(const uint16_t* from) {
   return (Vector)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
 #endif
 }
+
 static inline void store(float* to, Vector left, Vector right) { store(to, left), store(to + WIDTH, right); }
 
 // Numbers too small for a whole exponent are zeros for the time of one call: computing with them takes a hundred times
