@@ -33,6 +33,9 @@ class Job(msgspec.Struct, frozen=True):
     digest: bytes = b""
     sizes: tuple[int, ...] = ()
     """Items of each part, when the request was split; the parts are jobs of their own."""
+    sequence: int = 0
+    """Of its work, if that was queued for another request of the same key, which may take its answer: then it is no
+    result of the job until somebody keeps it as one (``sie_ingress.follow``). Of a request in parts: any of theirs."""
 
 
 _jobs = msgspec.msgpack.Decoder(Job)
@@ -50,6 +53,11 @@ def job_of(work: Work) -> Job:
     # The operation too: one body may be valid for two of them.
     own = digest(f"{work.op}:{work.model}", work.data)
     return Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=own)
+
+
+def followed(job: Job, sequence: int = 0) -> Job:
+    """The job with that work of another request; 0: with work of its own, whose answer is kept for it."""
+    return msgspec.structs.replace(job, sequence=sequence)
 
 
 async def accept(bucket: Bucket, job: Job) -> None:

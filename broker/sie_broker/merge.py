@@ -26,15 +26,19 @@ def part_id(job_id: str, part: int) -> str:
     return f"{job_id}-{part}"
 
 
+def ids(job: Job) -> list[str]:
+    """Of the works whose answers are the job's."""
+    return [part_id(job.id, part) for part in range(len(job.sizes))] or [job.id]
+
+
 async def collect(bucket: Bucket, job: Job, hold_s: float) -> list[Reply] | None:
     """The job's result, or its parts', as soon as all are there; None after ``hold_s`` seconds without them.
 
     `whole` makes one answer of them.
     """
-    ids = [part_id(job.id, part) for part in range(len(job.sizes))] or [job.id]
-    found = await asyncio.gather(*(jobs.wait_result(bucket, each, hold_s) for each in ids))
+    found = await asyncio.gather(*(jobs.wait_result(bucket, each, hold_s) for each in ids(job)))
     replies = [reply for reply in found if reply is not None]
-    return replies if len(replies) == len(ids) else None
+    return replies if len(replies) == len(found) else None
 
 
 async def whole(

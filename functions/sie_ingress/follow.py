@@ -14,8 +14,9 @@ from typing import cast
 
 import msgspec
 
-from sie_broker import jobs
+from sie_broker import jobs, merge
 from sie_broker.contract import Broker
+from sie_broker.jobs import Job
 from sie_broker.records import Reply, Work
 from sie_sdk.errors import SIEError
 
@@ -46,6 +47,22 @@ async def reply_of(
             return msgspec.structs.replace(reply, kept=True)
         if not queued:
             return None
+
+
+async def missed(broker: Broker, job: Job) -> bool:
+    """Whether the answer to the job's work, or to a part's, has gone to another caller and is not kept for the job yet.
+
+    Who follows it brings it within `JOB_S`. If that ingress is gone, only a repeat of the request has the body that can
+    be computed once more.
+    """
+    if not job.sequence:
+        return False
+    for each in [await jobs.find(broker.jobs, id) for id in merge.ids(job)] if job.sizes else [job]:
+        if each is None or not each.sequence or await broker.queued(each.lane, each.sequence):
+            continue
+        if await jobs.result(broker.jobs, each.id) is None:
+            return True
+    return False
 
 
 class Following:
@@ -96,6 +113,8 @@ class Following:
             reply = await reply_of(self._broker, work, sequence, coming, JOB_S)
         if reply is None:
             await self._broker.submit(msgspec.structs.replace(work, reply_to=None), after=-sequence)
+            if (job := await jobs.find(self._broker.jobs, work.id)) is not None:
+                await jobs.accept(self._broker.jobs, jobs.followed(job))
         elif not reply.kept:
             await self._keep(reply)
 

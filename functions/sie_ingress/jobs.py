@@ -18,11 +18,12 @@ from sie_broker.records import Reply
 from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.follow import JOB_S, missed
 from sie_ingress.held import Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_sdk import wire
-from sie_sdk.errors import JobNotFoundError
+from sie_sdk.errors import JobNotFoundError, UnavailableError
 
 
 class Jobs:
@@ -52,6 +53,12 @@ class Jobs:
         given_up = self._lanes.given_up(job.lane) is not None
         if (replies := await self._replies(job, 0.0 if given_up else held or 0.0)) is not None:
             return await self._answered(request, job_id, replies, job.sizes)
+        if await missed(self._broker, job):
+            raise UnavailableError(
+                f"The answer of job {job_id!r} went to another caller of its key.",
+                retry_after=JOB_S,
+                hint="Look again; if it stays so, send the request again with its Idempotency-Key: it is done anew.",
+            )
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
         if (refusal := self._lanes.given_up(job.lane, job.id)) is not None:

@@ -96,13 +96,14 @@ class Submitter:
             return await self._whole(job_id, works, replies, sizes, remember=holds.key is not None)
         if isinstance(job := outcomes[0], Job) and len(works) == 1:
             return job
+        sequence = max((outcome.sequence for outcome in outcomes if isinstance(outcome, Job)), default=0)
         for work, outcome in zip(works, outcomes, strict=True):
             if isinstance(outcome, Reply):  # whoever asks for the job needs this one too
                 await jobs.keep(self._broker.jobs, msgspec.structs.replace(outcome, id=work.id))
                 self._recent.release(work.id)
         if len(works) == 1:
             return await self._accept(works[0], jobs.job_of(works[0]).digest)
-        return await self._accept(msgspec.structs.replace(works[0], id=job_id), b"", tuple(sizes))
+        return await self._accept(msgspec.structs.replace(works[0], id=job_id), b"", tuple(sizes), sequence)
 
     async def _whole(
         self, job_id: str, works: Sequence[Work], replies: Sequence[Reply], sizes: Sequence[int], *, remember: bool
@@ -157,7 +158,10 @@ class Submitter:
             self._broker.wake(job.lane)
         if (failed := await jobs.failed(self._broker.jobs, work.id)) is not None:
             await self._submit(work, after=failed)
+            await jobs.accept(self._broker.jobs, jobs.followed(job))
             await jobs.forget_result(self._broker.jobs, work.id, failed)
+        elif job.sequence:  # who followed it may be gone
+            self._following.begin(work, job.sequence)
         return await self._result(job, hold_s) or job
 
     async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
@@ -167,10 +171,10 @@ class Submitter:
             answered = self._repeated(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
             reply = await self._held.within(hold_s, answered, work.lane)
             if reply is None:
-                job = await self._accept(work, digest)
+                job = await self._accept(work, digest, sequence=receipt.anothers)
                 if not coming.done():  # a reply from here on is kept as the job's result, unless another waits for it
-                    if receipt.duplicate:
-                        self._following.begin(work, receipt.sequence)
+                    if job.sequence:
+                        self._following.begin(work, job.sequence)
                     return job
                 reply = coming.result()
             if receipt.duplicate:
@@ -184,9 +188,9 @@ class Submitter:
         receipt = await self._submit(work)
         if not warm:
             self.warm_up(work.lane)
-        job = await self._accept(work, digest)
-        if receipt.duplicate and work.reply_to is None:  # the reply goes to another caller, or has gone there already
-            self._following.begin(work, receipt.sequence)
+        job = await self._accept(work, digest, sequence=0 if work.reply_to else receipt.anothers)
+        if job.sequence:  # the reply goes to another caller, or has gone there already
+            self._following.begin(work, job.sequence)
         return job if hold_s <= 0 else await self._result(job, hold_s) or job
 
     async def _result(self, job: Job, hold_s: float) -> Reply | None:
@@ -195,8 +199,8 @@ class Submitter:
             return await jobs.result(self._broker.jobs, job.id)
         return await self._held.within(hold_s, jobs.wait_result(self._broker.jobs, job.id, hold_s), job.lane)
 
-    async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = ()) -> Job:
-        job = Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=digest, sizes=sizes)
+    async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = (), sequence: int = 0) -> Job:
+        job = Job(work.id, work.lane, work.model, work.time, digest, sizes, sequence)
         await jobs.accept(self._broker.jobs, job)
         return job
 

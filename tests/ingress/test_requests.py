@@ -14,7 +14,7 @@ from sie_sdk import results, wire
 from sie_sdk.calls import fresh_key
 from sie_sdk.types import EncodeRequest, Item
 from tests.conftest import eventually
-from tests.ingress.conftest import MODEL, ROUTE, Desk, opened
+from tests.ingress.conftest import MODEL, ROUTE, Desk
 
 
 def lengths(body: dict[str, list[dict[str, dict[str, list[float]]]]]) -> list[float]:
@@ -176,58 +176,6 @@ async def test_a_job_that_failed_with_an_error_that_may_pass_is_done_anew_when_i
         repeats = [desk.encode("later", Idempotency_Key=key, Prefer="wait=10") for _ in range(2)]
         assert [lengths(answer.json()) for answer in await asyncio.gather(*repeats)] == [[5], [5]]
         assert lengths((await desk.client.get(location)).json()) == [5]
-    assert len(desk.computed) == 2
-
-
-async def test_a_job_gets_the_answer_that_an_earlier_request_of_its_key_waits_for(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with desk.worker():
-        desk.hold.clear()
-        first = asyncio.create_task(desk.encode("twin", Idempotency_Key="k"))  # its caller may have gone meanwhile
-        await eventually(lambda: len(desk.computed) == 1)
-        warm = await desk.encode("twin", Idempotency_Key="k", Prefer="wait=0.05")
-        with monkeypatch.context() as lost:
-            lost.setattr(desk.lanes, "live", lambda lane: False)
-            cold = await desk.encode("twin", Idempotency_Key="k")
-        assert (warm.status_code, cold.status_code) == (202, 202)
-        desk.hold.set()
-        done = await desk.client.get(cold.headers["location"], headers={"Prefer": "wait=10"})
-        assert [lengths(each.json()) for each in (done, await first)] == [[4], [4]]
-    assert len(desk.computed) == 1
-
-
-async def test_a_job_gets_the_answer_that_a_later_request_of_its_key_takes(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key, waits, queued = fresh_key(), asyncio.Event(), desk.broker.queued
-
-    async def looked(lane: Lane, sequence: int) -> bool:
-        waits.set()
-        return await queued(lane, sequence)
-
-    monkeypatch.setattr(desk.broker, "queued", looked)
-    async with desk.worker():
-        desk.hold.clear()
-        job = await desk.encode("twin", Idempotency_Key=key, Prefer="wait=0.05")
-        assert job.status_code == 202
-        later = asyncio.create_task(desk.encode("twin", Idempotency_Key=key))
-        await waits.wait()
-        desk.hold.set()
-        assert lengths((await later).json()) == [4]
-        assert lengths((await desk.client.get(job.headers["location"])).json()) == [4]
-    assert len(desk.computed) == 1
-
-
-async def test_a_repeat_whose_answer_went_to_another_ingress_is_computed_once_more(desk: Desk) -> None:
-    async with desk.worker():
-        await desk.encode("lost", Idempotency_Key="k")
-    async with opened(desk.broker) as other:
-        job = await other.encode("lost", Idempotency_Key="k")
-        assert job.status_code == 202
-        async with desk.worker():
-            done = await other.client.get(job.headers["location"], headers={"Prefer": "wait=10"})
-    assert lengths(done.json()) == [4]
     assert len(desk.computed) == 2
 
 

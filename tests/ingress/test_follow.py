@@ -1,0 +1,97 @@
+"""Jobs whose work was queued for another request of their key: they get its answer, whoever takes it or dies."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from sie_broker.records import Lane
+from sie_ingress.follow import Following
+from sie_ingress.parts import PART_ITEMS
+from sie_sdk.calls import fresh_key
+from tests.conftest import eventually
+from tests.ingress.conftest import Desk, opened
+from tests.ingress.test_requests import lengths
+
+
+async def test_a_job_gets_the_answer_that_an_earlier_request_of_its_key_waits_for(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk.worker():
+        desk.hold.clear()
+        first = asyncio.create_task(desk.encode("twin", Idempotency_Key="k"))  # its caller may have gone meanwhile
+        await eventually(lambda: len(desk.computed) == 1)
+        warm = await desk.encode("twin", Idempotency_Key="k", Prefer="wait=0.05")
+        with monkeypatch.context() as lost:
+            lost.setattr(desk.lanes, "live", lambda lane: False)
+            cold = await desk.encode("twin", Idempotency_Key="k")
+        assert (warm.status_code, cold.status_code) == (202, 202)
+        desk.hold.set()
+        done = await desk.client.get(cold.headers["location"], headers={"Prefer": "wait=10"})
+        assert [lengths(each.json()) for each in (done, await first)] == [[4], [4]]
+    assert len(desk.computed) == 1
+
+
+async def test_a_job_gets_the_answer_that_a_later_request_of_its_key_takes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, waits, queued = fresh_key(), asyncio.Event(), desk.broker.queued
+
+    async def looked(lane: Lane, sequence: int) -> bool:
+        waits.set()
+        return await queued(lane, sequence)
+
+    monkeypatch.setattr(desk.broker, "queued", looked)
+    async with desk.worker():
+        desk.hold.clear()
+        job = await desk.encode("twin", Idempotency_Key=key, Prefer="wait=0.05")
+        assert job.status_code == 202
+        later = asyncio.create_task(desk.encode("twin", Idempotency_Key=key))
+        await waits.wait()
+        desk.hold.set()
+        assert lengths((await later).json()) == [4]
+        assert lengths((await desk.client.get(job.headers["location"])).json()) == [4]
+    assert len(desk.computed) == 1
+
+
+async def test_a_repeat_whose_answer_went_to_another_ingress_is_computed_once_more(desk: Desk) -> None:
+    async with desk.worker():
+        await desk.encode("lost", Idempotency_Key="k")
+    async with opened(desk.broker) as other:
+        job = await other.encode("lost", Idempotency_Key="k")
+        assert job.status_code == 202
+        async with desk.worker():
+            done = await other.client.get(job.headers["location"], headers={"Prefer": "wait=10"})
+    assert lengths(done.json()) == [4]
+    assert len(desk.computed) == 2
+
+
+@pytest.mark.parametrize("works", [1, 2])
+async def test_a_job_whose_answer_another_took_and_whose_ingress_died_says_so_and_a_repeat_has_it_done_anew(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, works: int
+) -> None:
+    texts = ["twin"] * (PART_ITEMS * (works - 1) + 1)
+    async with opened(desk.broker) as died, desk.worker():
+        desk.hold.clear()
+        held = asyncio.create_task(desk.encode(*texts, Idempotency_Key="k"))
+        await eventually(lambda: len(desk.computed) == works)
+        with monkeypatch.context() as killed:
+            killed.setattr(Following, "begin", lambda *_: None)
+            killed.setattr(died.lanes, "live", lambda _: False)
+            job = await died.encode(*texts, Idempotency_Key="k")
+        look = partial(desk.client.get, job.headers["location"])
+        assert (job.status_code, (await look()).status_code) == (202, 202)
+        desk.hold.set()
+        assert lengths((await held).json()) == [4] * len(texts)
+        missed = await look()
+        assert (missed.status_code, missed.headers["retry-after"]) == (503, "5")
+        assert "send the request again with its Idempotency-Key" in missed.json()["error"]["hint"]
+        desk.hold.clear()
+        repeat = await died.encode(*texts, Idempotency_Key="k", Prefer="wait=0.05")
+        await eventually(lambda: len(desk.computed) == 2 * works)
+        assert (repeat.status_code, (await look()).status_code) == (202, 202)
+        desk.hold.set()
+        assert lengths((await look(headers={"Prefer": "wait=10"})).json()) == [4] * len(texts)
+    assert len(desk.computed) == 2 * works
