@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,12 @@ def configure(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def mapped(path: Path) -> int:
+    """Bytes of a file's pages that are in this process's memory."""
+    areas = Path("/proc/self/smaps").read_text().split(f" {path}\n")[1:]
+    return sum(int(area.split("Rss:")[1].split()[0]) * 1024 for area in areas)
+
+
 def rename(folder: Path, prefix: str) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file({prefix + name: tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
@@ -45,6 +52,22 @@ def test_a_loaded_model_gives_unit_vectors_and_knows_its_bytes(folder: Path) -> 
     assert vectors.shape == (2, tiny_model.HIDDEN) and vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert model.bytes == sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system says so")
+@pytest.mark.parametrize("kernels", [native.KEPT, None], ids=["compiled", "torch"])
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_of_the_files_weights_that_were_laid_out_no_page_stays_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, kernels: Path | None
+) -> None:
+    monkeypatch.setattr(tiny_model, "INTERMEDIATE", 2**13)
+    folder = tiny_model.make(tmp_path)
+    model = tiny_model.load(tiny_model.spec(folder), folder, precision, kernels)
+    assert model.bytes > 2**21
+    assert 0 < mapped(folder / "model.safetensors") < 2**19
+    rows = model.tokenizer.rows(["hello world"], 32)
+    again = tiny_model.load(tiny_model.spec(folder), folder, precision, kernels)
+    assert np.array_equal(tiny_model.vectors(model, rows), tiny_model.vectors(again, rows))
 
 
 @pytest.mark.parametrize("prefix", ["bert.", "model."])

@@ -8,7 +8,10 @@ comes back from them.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import pickle
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -26,6 +29,8 @@ from sie_bundle.engine.tokenization import Tokenizer
 from sie_bundle.weights import layout
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
+
+_libc = ctypes.CDLL(None)
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -62,6 +67,11 @@ class Tensors(Mapping[str, Tensor]):
         tensor: Tensor = opened.get_tensor(stored)
         return tensor
 
+    def let_go(self, name: str) -> None:
+        """Take a mapped tensor out of this process's memory; whoever reads it again gets it from the system's pages."""
+        if name in self._open and sys.platform == "linux":
+            _without_pages(self[name])
+
     def __iter__(self) -> Iterator[str]:
         yield from self._open
         yield from self._read
@@ -88,7 +98,10 @@ class Checkpoint:
         self.spec = spec
         self.folder = folder
         self.tokenizer = tokenizer or label_tokenizer.load(spec, folder)
-        self.tensors: Mapping[str, Tensor] = Tensors(folder, spec.files)
+        stored = Tensors(folder, spec.files)
+        self.tensors: Mapping[str, Tensor] = stored
+        self.let_go = stored.let_go
+        """To be told of a tensor that has been copied."""
         self.bytes = sum(tensor.nbytes for tensor in self.tensors.values())
         """Of its tensors as they are stored."""
         if lora is not None and spec.chosen.lora is not None:
@@ -130,6 +143,14 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
             )
+
+
+def _without_pages(tensor: Tensor) -> None:
+    """Of a mapped file, whose pages nobody writes to: none of them is lost."""
+    page, begin = mmap.PAGESIZE, tensor.data_ptr()
+    first, last = -(-begin // page) * page, (begin + tensor.nbytes) // page * page
+    if first < last:
+        _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
 def _can_be_mapped(path: Path) -> bool:

@@ -113,7 +113,8 @@ class EncoderModel:
         self.labels = (extract.labels if extract else ()) or architecture.config.labels
         self.fit = Fit()
         with torch.inference_mode():
-            parameters = Parameters(architecture, checkpoint.tensors, on, precision(on, precision_wanted))
+            kept = precision(on, precision_wanted)
+            parameters = Parameters(architecture, checkpoint.tensors, on, kept, checkpoint.let_go)
             library = _library(checkpoint, parameters, kernels)
             self._encoder = _encoder(checkpoint, parameters, library)
             self._heads = heads(checkpoint, parameters, pooling.by(library) if library else pooling.pool)

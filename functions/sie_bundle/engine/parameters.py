@@ -9,7 +9,7 @@ float32 on a CPU, which costs a hundredth of the time there and halves the dista
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,11 +27,17 @@ class Parameters:
     """A checkpoint's parameters for one device.
 
     ``dtype``: of linear layers' weights; ``computed``: of products with them; ``stream``: of the states between.
-    ``bytes``: what has been taken so far.
+    ``bytes``: what has been taken so far. ``let_go`` is told of a tensor that is not looked at any more, for it has
+    been copied: a file's pages need not stay in memory beside what was made of them.
     """
 
     def __init__(
-        self, architecture: Architecture, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+        self,
+        architecture: Architecture,
+        tensors: Mapping[str, Tensor],
+        device: torch.device,
+        dtype: torch.dtype,
+        let_go: Callable[[str], object] = lambda name: None,
     ) -> None:
         self.device = device
         self.dtype = dtype
@@ -40,6 +46,7 @@ class Parameters:
         self.bytes = 0
         self._architecture = architecture
         self._tensors = tensors
+        self._let_go = let_go
         probe = f"{architecture.family.words}.weight"
         self.prefix = next((prefix for prefix in architecture.family.prefixes if prefix + probe in tensors), "")
 
@@ -58,6 +65,8 @@ class Parameters:
             raise ModelLoadFailedError(f"The checkpoint has no tensor {name}.", reason="corrupt") from None
         moved = tensor.to(device=self.device, dtype=dtype)
         self.bytes += moved.nbytes
+        if moved is not tensor:
+            self._let_go(name)
         return moved
 
     def table(self, name: str) -> Tensor:
@@ -84,6 +93,8 @@ class Parameters:
         """One linear layer from the named ones, side by side. ``dtype``: another than ``self.dtype``."""
         kind = dtype or self.dtype
         weight = torch.cat([self.take(f"{name}.weight", kind) for name in names])
+        for name in names:  # those of that type already, which were not copied until now
+            self._let_go(f"{name}.weight")
         biases = [self.take(f"{name}.bias", kind) for name in names if f"{name}.bias" in self]
         if biases and len(biases) < len(names):
             raise ModelLoadFailedError(f"Of {', '.join(names)} only some have a bias.", reason="corrupt")
