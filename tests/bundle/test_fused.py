@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sie_bundle.engine import cpu_attention, layer
 from sie_bundle.engine.embedding import Embedding
-from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, check, panels
+from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, checked, panels
 from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
 from sie_bundle.engine.linear import Product, plain
 from sie_bundle.engine.packing import Packed, pack
@@ -318,11 +318,11 @@ def broken(**changes: object) -> Layer:
 )
 def test_shapes_that_contradict_each_other_are_refused_before_anything_reads_beyond_them(contradicting: Layer) -> None:
     tables = words_only(random(9, 64))
-    check(tables, [a_layer()], None)
+    list(checked(tables, [a_layer()], None))
     with pytest.raises(ModelLoadFailedError, match="contradict"):
-        check(tables, [contradicting], None)
+        list(checked(tables, [contradicting], None))
     with pytest.raises(ModelLoadFailedError, match="of layer 1"):
-        check(tables, [a_layer(), contradicting], None)
+        list(checked(tables, [a_layer(), contradicting], None))
 
 
 @pytest.mark.parametrize(
@@ -336,12 +336,12 @@ def test_shapes_that_contradict_each_other_are_refused_before_anything_reads_bey
 )
 def test_tables_of_another_size_than_the_layers_states_are_refused(wrong: Embedding) -> None:
     with pytest.raises(ModelLoadFailedError, match="before the first layer"):
-        check(wrong, [a_layer()], None)
+        list(checked(wrong, [a_layer()], None))
 
 
 def test_a_final_norm_of_another_size_than_the_layers_states_is_refused() -> None:
     with pytest.raises(ModelLoadFailedError, match="behind the last layer"):
-        check(words_only(random(9, 64)), [a_layer()], norm(65))
+        list(checked(words_only(random(9, 64)), [a_layer()], norm(65)))
 
 
 @pytest.mark.parametrize("of", variants.EVERY)

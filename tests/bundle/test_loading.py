@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,42 @@ async def test_the_thread_of_a_load_on_all_cores_ends_with_it(tiny_folder: Path,
     await loader.make(await loader.open(tiny_model.spec(tiny_folder)), behind=False)
     await eventually(lambda: not [each for each in threading.enumerate() if each.name.startswith("load_")])
     loader.close()
+
+
+# In a process of its own, whose memory nobody else has used.
+LOADED = """
+import asyncio, sys
+from pathlib import Path
+import psutil
+from sie_bundle.residency.loading import Loader
+from sie_bundle.residency.memory import keep_freed
+from tests import tiny_model
+
+async def main(folder, precision):
+    keep_freed()
+    loader = Loader(None, folder, "cpu", precision)
+    opened = await loader.open(tiny_model.spec(folder))
+    before = psutil.Process().memory_info()
+    model = await loader.make(opened, behind=False)
+    after = psutil.Process().memory_info()
+    print(after.rss - after.shared - before.rss + before.shared)
+    loader.close()
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system's memory")
+@pytest.mark.parametrize(("precision", "bytes_each"), [("float32", 4), ("float16", 2)])
+def test_a_model_takes_its_weights_and_little_of_what_was_made_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, bytes_each: int
+) -> None:
+    monkeypatch.setattr(tiny_model, "INTERMEDIATE", 2**15)
+    monkeypatch.setattr(tiny_model, "LAYERS", 16)
+    folder = tiny_model.make(tmp_path)
+    done = subprocess.run([sys.executable, "-c", LOADED, folder, precision], check=True, capture_output=True)
+    laid_out = 16 * 2 * tiny_model.HIDDEN * 2**15 * bytes_each
+    assert laid_out < int(done.stdout) < laid_out * 1.4
 
 
 async def test_a_model_is_released_by_the_thread_that_made_it(tiny_folder: Path, tmp_path: Path) -> None:

@@ -8,10 +8,7 @@ comes back from them.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import pickle
-import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -22,15 +19,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sie_bundle.engine import family, gliner, label_tokenizer
+from sie_bundle.engine import buffers, family, gliner, label_tokenizer
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.lora import Merged
 from sie_bundle.engine.tokenization import Tokenizer
 from sie_bundle.weights import layout
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
-
-_libc = ctypes.CDLL(None)
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -69,8 +64,8 @@ class Tensors(Mapping[str, Tensor]):
 
     def let_go(self, name: str) -> None:
         """Take a mapped tensor out of this process's memory; whoever reads it again gets it from the system's pages."""
-        if name in self._open and sys.platform == "linux":
-            _without_pages(self[name])
+        if name in self._open:
+            buffers.let_go(self[name])
 
     def __iter__(self) -> Iterator[str]:
         yield from self._open
@@ -143,14 +138,6 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
             )
-
-
-def _without_pages(tensor: Tensor) -> None:
-    """Of a mapped file, whose pages nobody writes to: none of them is lost."""
-    page, begin = mmap.PAGESIZE, tensor.data_ptr()
-    first, last = -(-begin // page) * page, (begin + tensor.nbytes) // page * page
-    if first < last:
-        _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
 def _can_be_mapped(path: Path) -> bool:

@@ -12,15 +12,16 @@ pass on one of two cores waited as long as it computed.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sie_bundle.engine import layer, linear, native
+from sie_bundle.engine import buffers, layer, linear, native
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.native import Library, address
 from sie_bundle.engine.packing import Packed
@@ -92,7 +93,7 @@ class Fused:
     Args:
         library: ``native.library``'s, for ``dtype``.
         embedding: computed here as well, unless there is a projection in it.
-        layers: with plain weights [out, in], which are not kept.
+        layers: with plain weights [out, in], one by one: none is kept, or asked for before the one before is laid out.
         final_norm: behind them.
         dtype: what is computed in, bfloat16 or float32; with the latter, weights may be float16.
 
@@ -104,33 +105,36 @@ class Fused:
         self,
         library: Library,
         embedding: Embedding,
-        layers: Sequence[layer.Layer],
+        layers: Iterable[layer.Layer],
         final_norm: layer.Norm | None,
         dtype: torch.dtype,
     ) -> None:
         self._run = native.function(library, "pass", None, POINTER(_Pass))
         self._room_bytes = native.function(library, "room_bytes", c_int64, POINTER(_Pass), brief=True)
-        check(embedding, layers, final_norm)
         self._unit = 2 if dtype is torch.bfloat16 else 1
         self._kept: list[Tensor] = []
-        once = {id(each): self._layer(each) for each in layers}
-        self._layers = (_Layer * len(layers))(*(once[id(each)] for each in layers))
+        laid_out: list[_Layer] = []
+        last: layer.Layer | None = None
+        for each in checked(embedding, layers, final_norm):
+            laid_out.append(laid_out[-1] if each is last else self._layer(each))  # one may stand for all
+            last = each
+        assert last is not None
+        self._layers = (_Layer * len(laid_out))(*laid_out)
         self._final_norm = self._norm(final_norm)
         self._embed = embedding
         self._embedding = _Embedding() if embedding.projection else self._tables(embedding)
-        attention = layers[0].attention
-        assert attention.qkv.weight is not None
-        outward, self._hidden = attention.qkv.weight.shape
+        sizes = _sizes(last)
+        self._hidden = sizes.hidden
         self._same = {
             "embedding": ctypes.addressof(self._embedding),
             "final_norm": ctypes.addressof(self._final_norm),
             "layers": ctypes.addressof(self._layers),
-            "count": len(layers),
-            "pre_norm": layers[0].pre_norm,
+            "count": len(laid_out),
+            "pre_norm": last.pre_norm,
             "hidden": whole(self._hidden),
-            "heads": attention.heads,
-            "key_heads": attention.key_heads,
-            "size": outward // (attention.heads + 2 * attention.key_heads),
+            "heads": sizes.heads,
+            "key_heads": sizes.key_heads,
+            "size": sizes.head,
         }
 
     def __call__(self, packed: Packed, tables: Sequence[Turn], sights: Sequence[Sight]) -> Tensor:
@@ -244,40 +248,67 @@ class Fused:
         return tensor.data_ptr()
 
 
-def check(embedding: Embedding, layers: Sequence[layer.Layer], final_norm: layer.Norm | None) -> None:
-    """Compare all shapes with each other, for the compiled code reads whatever lies where they say.
+class _Sizes(NamedTuple):
+    """What all layers have in common: numbers of a state and of a head, and the heads."""
+
+    hidden: int
+    head: int
+    heads: int
+    key_heads: int
+
+
+def _sizes(of: layer.Layer) -> _Sizes:
+    attention = of.attention
+    outward, hidden = _shape(attention.qkv)
+    return _Sizes(hidden, outward // (attention.heads + 2 * attention.key_heads), attention.heads, attention.key_heads)
+
+
+def checked(
+    embedding: Embedding, layers: Iterable[layer.Layer], final_norm: layer.Norm | None
+) -> Iterator[layer.Layer]:
+    """The layers, each once all its shapes are as those of the first one say: compiled code reads whatever lies there.
 
     Raises:
         ModelLoadFailedError: some contradict others.
     """
-    first = layers[0].attention
-    outward, hidden = _shape(first.qkv)
-    size = outward // (first.heads + 2 * first.key_heads)
-    queries, keys = first.heads * size, first.key_heads * size
+    sizes: _Sizes | None = None
+    for number, each in enumerate(layers):
+        if sizes is None:
+            sizes = _sizes(each)
+            _check_ends(embedding, final_norm, sizes.hidden)
+        _compare(f"of layer {number}", _expected(each, sizes))
+        yield each
+
+
+def _check_ends(embedding: Embedding, final_norm: layer.Norm | None, hidden: int) -> None:
     if not embedding.projection:
         tables = [table for table in (embedding.words, embedding.positions, embedding.types) if table is not None]
         around = [table.shape[1] for table in tables] + [len(vector) for vector in _vectors(embedding.norm)]
         _compare("before the first layer", [(around, [hidden] * len(around))])
     _compare("behind the last layer", [(len(vector), hidden) for vector in _vectors(final_norm)])
-    for number, each in enumerate(layers):
-        attention, forward = each.attention, each.feed_forward
-        inner = _shape(forward.up)[0]
-        expected: list[tuple[object, object]] = [
-            (_shape(attention.qkv), (queries + 2 * keys, hidden)),
-            (_shape(attention.output), (hidden, queries)),
-            (_shape(forward.up), (inner, hidden)),
-            (_shape(forward.gate) if forward.gate else (inner, hidden), (inner, hidden)),
-            (_shape(forward.down), (hidden, inner)),
-            ((attention.heads, attention.key_heads), (first.heads, first.key_heads)),
-        ]
-        products = [attention.qkv, attention.output, forward.up, forward.gate or forward.up, forward.down]
-        expected += [(len(of.bias), _shape(of)[0]) for of in products if of.bias is not None]
-        for norm, wide in ((attention.q_norm, queries), (attention.k_norm, keys)):
-            own = size if norm is not None and len(norm.weight) == size else wide
-            expected += [(len(vector), own) for vector in _vectors(norm)]
-        for norm in (each.attention_norm, each.between_norm, each.output_norm):
-            expected += [(len(vector), hidden) for vector in _vectors(norm)]
-        _compare(f"of layer {number}", expected)
+
+
+def _expected(of: layer.Layer, sizes: _Sizes) -> list[tuple[object, object]]:
+    """Pairs of what a layer has and what it should have."""
+    attention, forward = of.attention, of.feed_forward
+    inner, hidden = _shape(forward.up)[0], sizes.hidden
+    queries, keys = sizes.heads * sizes.head, sizes.key_heads * sizes.head
+    expected: list[tuple[object, object]] = [
+        (_shape(attention.qkv), (queries + 2 * keys, hidden)),
+        (_shape(attention.output), (hidden, queries)),
+        (_shape(forward.up), (inner, hidden)),
+        (_shape(forward.gate) if forward.gate else (inner, hidden), (inner, hidden)),
+        (_shape(forward.down), (hidden, inner)),
+        ((attention.heads, attention.key_heads), (sizes.heads, sizes.key_heads)),
+    ]
+    products = [attention.qkv, attention.output, forward.up, forward.gate or forward.up, forward.down]
+    expected += [(len(each.bias), _shape(each)[0]) for each in products if each.bias is not None]
+    for norm, wide in ((attention.q_norm, queries), (attention.k_norm, keys)):
+        own = sizes.head if norm is not None and len(norm.weight) == sizes.head else wide
+        expected += [(len(vector), own) for vector in _vectors(norm)]
+    for norm in (of.attention_norm, of.between_norm, of.output_norm):
+        expected += [(len(vector), hidden) for vector in _vectors(norm)]
+    return expected
 
 
 def _compare(which: str, expected: Sequence[tuple[object, object]]) -> None:
@@ -300,9 +331,11 @@ def _vectors(norm: layer.Norm | None) -> list[Tensor]:
 def panels(weight: Tensor, unit: int) -> Tensor:
     """[out, in] as products read it, [out / 32, in / unit, 32, unit]: both in whole 32s, what is added is zeros."""
     outward, inward = weight.shape
-    weight = pad(weight, (0, whole(inward) - inward, 0, whole(outward) - outward)).contiguous()
+    more = (0, whole(inward) - inward, 0, whole(outward) - outward)
+    weight = pad(weight, more) if any(more) else weight.contiguous()  # without any it would be copied all the same
     together = weight.view(torch.int32) if unit == 2 else weight  # two numbers move as one
-    return together.view(len(weight) // PANEL, PANEL, -1).transpose(1, 2).contiguous()
+    by_panel = together.view(len(weight) // PANEL, PANEL, -1).transpose(1, 2)
+    return buffers.empty(by_panel.shape, by_panel.dtype).copy_(by_panel)
 
 
 def _padded(vector: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ are ``layer``'s; embedding, attention, linear layers and heads have modules of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -54,11 +54,13 @@ class PackedEncoder:
         self._windows = list(dict.fromkeys(config.windows))
         shared = "{}" not in family.layer
         self._lay_out = plain if library else linear
-        layers = [self._layer(architecture, parameters, i) for i in range(1 if shared else config.num_hidden_layers)]
-        layers = layers * config.num_hidden_layers if shared else layers
+        count = config.num_hidden_layers
+        # One by one: compiled code keeps none of them, and what one took is there for the next.
+        layers: Iterable[Layer] = (self._layer(architecture, parameters, i) for i in range(1 if shared else count))
+        layers = list(layers) * count if shared else layers
         final = parameters.norm(prefix + family.final_norm) if family.final_norm else None
         self._fused = Fused(library, self._embedding, layers, final, parameters.computed) if library else None
-        self._layers = [] if library else layers
+        self._layers = [] if library else list(layers)
         # Read from Python's named tuples once, and not for every pass.
         self._kept = cast("list[Layer]", torch._C.ScriptList(self._layers)) if self._layers else []
         self._final_norm = final

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from sie_bundle.engine import buffers
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.layer import Norm
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, LayOut, Linear, Product, activation, linear
@@ -59,15 +60,22 @@ class Parameters:
         Raises:
             ModelLoadFailedError: the checkpoint has none of that name.
         """
+        return self._taken(name, dtype)[0]
+
+    def _taken(self, name: str, dtype: torch.dtype) -> tuple[Tensor, bool]:
+        """Also whether it was copied."""
         try:
             tensor = self._tensors[name]
         except KeyError:
             raise ModelLoadFailedError(f"The checkpoint has no tensor {name}.", reason="corrupt") from None
-        moved = tensor.to(device=self.device, dtype=dtype)
+        if self.device.type == "cpu" and tensor.dtype is not dtype:
+            moved = buffers.empty(tensor.shape, dtype).copy_(tensor)
+        else:
+            moved = tensor.to(device=self.device, dtype=dtype)
         self.bytes += moved.nbytes
-        if moved is not tensor:
+        if copied := moved is not tensor:
             self._let_go(name)
-        return moved
+        return moved, copied
 
     def table(self, name: str) -> Tensor:
         """An embedding table. On a CPU as it is stored, so that only the rows in use are ever read from the file."""
@@ -92,7 +100,9 @@ class Parameters:
     ) -> Product:
         """One linear layer from the named ones, side by side. ``dtype``: another than ``self.dtype``."""
         kind = dtype or self.dtype
-        weight = torch.cat([self.take(f"{name}.weight", kind) for name in names])
+        weights = [self._taken(f"{name}.weight", kind) for name in names]
+        alone, copied = weights[0]
+        weight = alone if copied and len(weights) == 1 else self._together([weight for weight, _ in weights])
         for name in names:  # those of that type already, which were not copied until now
             self._let_go(f"{name}.weight")
         biases = [self.take(f"{name}.bias", kind) for name in names if f"{name}.bias" in self]
@@ -100,6 +110,13 @@ class Parameters:
             raise ModelLoadFailedError(f"Of {', '.join(names)} only some have a bias.", reason="corrupt")
         bias = torch.cat(biases) if biases else None
         return lay_out(weight, bias, activation)
+
+    def _together(self, weights: list[Tensor]) -> Tensor:
+        """A copy of them, one below the other."""
+        if self.device.type != "cpu":
+            return torch.cat(weights)
+        shape = (sum(map(len, weights)), *weights[0].shape[1:])
+        return torch.cat(weights, out=buffers.empty(shape, weights[0].dtype))
 
     def halves(
         self, names: Sequence[str], activations: tuple[Activation, Activation], lay_out: LayOut
