@@ -27,8 +27,8 @@ _libc = ctypes.CDLL(None)
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor in a piece of memory that the next one of its size gets when it goes.
 
-    torch's own asks the C library for an aligned piece, and one that was let go is too small for the next: glibc 2.36
-    looks for one that has the largest gap beside it. So a model of 440 MB left 260 more behind.
+    torch asks the C library for an aligned piece, which is cut out of a larger one. What is cut off goes to something
+    small, so that glibc 2.36 finds the piece too small for the next one: a model of 440 MB left 260 more behind.
     """
     size = torch.Size(shape).numel() * dtype.itemsize
     piece = np.empty(size + ALIGNED, np.uint8)
