@@ -55,9 +55,9 @@ def job_of(work: Work) -> Job:
     return Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=own)
 
 
-def followed(job: Job, sequence: int = 0) -> Job:
-    """The job with that work of another request; 0: with work of its own, whose answer is kept for it."""
-    return msgspec.structs.replace(job, sequence=sequence)
+def on_its_own(job: Job) -> Job:
+    """The job, now that it has work of its own, whose answer is kept for it."""
+    return msgspec.structs.replace(job, sequence=0)
 
 
 async def accept(bucket: Bucket, job: Job) -> None:

@@ -114,7 +114,7 @@ class Following:
         if reply is None:
             await self._broker.submit(msgspec.structs.replace(work, reply_to=None), after=-sequence)
             if (job := await jobs.find(self._broker.jobs, work.id)) is not None:
-                await jobs.accept(self._broker.jobs, jobs.followed(job))
+                await jobs.accept(self._broker.jobs, jobs.on_its_own(job))
         elif not reply.kept:
             await self._keep(reply)
 

@@ -158,7 +158,7 @@ class Submitter:
             self._broker.wake(job.lane)
         if (failed := await jobs.failed(self._broker.jobs, work.id)) is not None:
             await self._submit(work, after=failed)
-            await jobs.accept(self._broker.jobs, jobs.followed(job))
+            await jobs.accept(self._broker.jobs, jobs.on_its_own(job))
             await jobs.forget_result(self._broker.jobs, work.id, failed)
         elif job.sequence:  # who followed it may be gone
             self._following.begin(work, job.sequence)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,8 +21,14 @@ from sie_bundle.engine.native import address
 ALIGNED = 64
 """Bytes."""
 
-_LINUX = sys.platform == "linux"
-_libc = ctypes.CDLL(None)
+_madvise = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
+
+
+def piece(size: int) -> npt.NDArray[np.uint8]:
+    """So many bytes, from a whole `ALIGNED` on."""
+    room = np.empty(size + ALIGNED, np.uint8)
+    first = -address(room) % ALIGNED
+    return room[first : first + size]
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -31,9 +38,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     small, so that glibc 2.36 finds the piece too small for the next one: a model of 440 MB left 260 more behind.
     """
     size = torch.Size(shape).numel() * dtype.itemsize
-    piece = np.empty(size + ALIGNED, np.uint8)
-    first = -address(piece) % ALIGNED
-    return torch.from_numpy(piece[first : first + size]).view(dtype).view(shape)
+    return torch.from_numpy(piece(size)).view(dtype).view(shape)
 
 
 def let_go(mapped: Tensor) -> None:
@@ -44,5 +49,5 @@ def let_go(mapped: Tensor) -> None:
     begin = mapped.data_ptr()
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (begin + mapped.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if _LINUX and first < last:
-        _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
+    if _madvise and first < last:
+        _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)

@@ -36,9 +36,6 @@ PANEL = 32
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "tanh")
 """In the library's order."""
 
-ALIGNED = 64
-"""Bytes."""
-
 
 def _fields(kind: type, names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names.split()]
@@ -171,8 +168,8 @@ class Fused:
             threads=torch.get_num_threads(),
             **self._same,
         )
-        room = np.empty(self._room_bytes(batch) + ALIGNED, np.uint8)
-        batch.room = address(room) + -address(room) % ALIGNED
+        room = buffers.piece(self._room_bytes(batch))
+        batch.room = address(room)
         self._run(batch)
         computed = torch.from_numpy(states)
         return computed if states.shape[1] == self._hidden else computed[:, : self._hidden]
