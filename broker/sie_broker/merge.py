@@ -26,9 +26,9 @@ def part_id(job_id: str, part: int) -> str:
     return f"{job_id}-{part}"
 
 
-def ids(job: Job) -> list[str]:
-    """Of the works whose answers are the job's."""
-    return [part_id(job.id, part) for part in range(len(job.sizes))] or [job.id]
+def ids(job_id: str, sizes: Sequence[int]) -> list[str]:
+    """Of the works whose answers are the job's; ``sizes``: items of each part, if the request was split."""
+    return [part_id(job_id, part) for part in range(len(sizes))] or [job_id]
 
 
 async def collect(bucket: Bucket, job: Job, hold_s: float) -> list[Reply] | None:
@@ -36,7 +36,7 @@ async def collect(bucket: Bucket, job: Job, hold_s: float) -> list[Reply] | None
 
     `whole` makes one answer of them.
     """
-    found = await asyncio.gather(*(jobs.wait_result(bucket, each, hold_s) for each in ids(job)))
+    found = await asyncio.gather(*(jobs.wait_result(bucket, each, hold_s) for each in ids(job.id, job.sizes)))
     replies = [reply for reply in found if reply is not None]
     return replies if len(replies) == len(found) else None
 

@@ -57,10 +57,12 @@ async def missed(broker: Broker, job: Job) -> bool:
     """
     if not job.sequence:
         return False
-    for each in [await jobs.find(broker.jobs, id) for id in merge.ids(job)] if job.sizes else [job]:
+    for id in merge.ids(job.id, job.sizes):
+        each = await jobs.find(broker.jobs, id)
+        # In this order: what is not queued any more was answered before.
         if each is None or not each.sequence or await broker.queued(each.lane, each.sequence):
             continue
-        if await jobs.result(broker.jobs, each.id) is None:
+        if await jobs.result(broker.jobs, id) is None:
             return True
     return False
 

@@ -200,7 +200,7 @@ class Dispatcher:
         Of a split request the part whose result is kept last finds those of all others.
         """
         own = parcel.data.decode()
-        parts = [merge.part_id(job, number) for number in range(len(sink.sizes))] or [job]
+        parts = merge.ids(job, sink.sizes)
         found: dict[str, Reply] = {}
         for part in reversed(parts):  # what is computed last is looked for first
             reply = await jobs.result(self._broker.jobs, part)

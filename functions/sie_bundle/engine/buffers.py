@@ -25,14 +25,14 @@ _madvise = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 
 
 def piece(size: int) -> npt.NDArray[np.uint8]:
-    """So many bytes, from a whole `ALIGNED` on."""
+    """[size] uint8, not set, from a whole `ALIGNED` on."""
     room = np.empty(size + ALIGNED, np.uint8)
     first = -address(room) % ALIGNED
     return room[first : first + size]
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor in a piece of memory that the next one of its size gets when it goes.
+    """A tensor on the CPU, not set, in a piece of memory that the next one of its size gets when it goes.
 
     torch asks the C library for an aligned piece, which is cut out of a larger one. What is cut off goes to something
     small, so that glibc 2.36 finds the piece too small for the next one: a model of 440 MB left 260 more behind.
@@ -44,7 +44,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 def let_go(mapped: Tensor) -> None:
     """Take a tensor of a mapped file out of memory: who reads it again has it from the system's pages of the file.
 
-    Nobody may have written to it.
+    Of any shape and type, contiguous. Nobody may have written to it: that would be lost (madvise(2), MADV_DONTNEED).
     """
     begin = mapped.data_ptr()
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE

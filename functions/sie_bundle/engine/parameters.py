@@ -100,23 +100,26 @@ class Parameters:
     ) -> Product:
         """One linear layer from the named ones, side by side. ``dtype``: another than ``self.dtype``."""
         kind = dtype or self.dtype
-        weights = [self._taken(f"{name}.weight", kind) for name in names]
-        alone, copied = weights[0]
-        weight = alone if copied and len(weights) == 1 else self._together([weight for weight, _ in weights])
-        for name in names:  # those of that type already, which were not copied until now
-            self._let_go(f"{name}.weight")
+        weight = self._copied([f"{name}.weight" for name in names], kind)
         biases = [self.take(f"{name}.bias", kind) for name in names if f"{name}.bias" in self]
         if biases and len(biases) < len(names):
             raise ModelLoadFailedError(f"Of {', '.join(names)} only some have a bias.", reason="corrupt")
         bias = torch.cat(biases) if biases else None
         return lay_out(weight, bias, activation)
 
-    def _together(self, weights: list[Tensor]) -> Tensor:
-        """A copy of them, one below the other."""
+    def _copied(self, names: Sequence[str], dtype: torch.dtype) -> Tensor:
+        """The named weights [out, in], one below the other, of which nothing is the file's any more."""
+        taken = [self._taken(name, dtype) for name in names]
+        weights = [weight for weight, _ in taken]
+        if len(taken) == 1 and taken[0][1]:
+            return weights[0]
         if self.device.type != "cpu":
             return torch.cat(weights)
         shape = (sum(map(len, weights)), *weights[0].shape[1:])
-        return torch.cat(weights, out=buffers.empty(shape, weights[0].dtype))
+        together = torch.cat(weights, out=buffers.empty(shape, dtype))
+        for name in names:  # those of that type already were not copied until now
+            self._let_go(name)
+        return together
 
     def halves(
         self, names: Sequence[str], activations: tuple[Activation, Activation], lay_out: LayOut
@@ -127,7 +130,7 @@ class Parameters:
                 self.linear([name], act, lay_out=lay_out) for name, act in zip(names, activations, strict=True)
             )
             return one, other
-        weights = self.take(f"{names[0]}.weight", self.dtype).chunk(2)
+        weights = self._copied([f"{names[0]}.weight"], self.dtype).chunk(2)
         bias = f"{names[0]}.bias"
         biases = self.take(bias, self.dtype).chunk(2) if bias in self else (None, None)
         first, second = (lay_out(*layer) for layer in zip(weights, biases, activations, strict=True))
