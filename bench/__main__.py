@@ -13,6 +13,7 @@ TABLES = (
     "from_zero",
     "warm_path",
     "engine",
+    "gpu",
     "residency",
     "broker",
     "stack",

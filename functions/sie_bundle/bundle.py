@@ -28,7 +28,7 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.native import KEPT
 from sie_bundle.membership import Membership
 from sie_bundle.operations import encode, extract, score
-from sie_bundle.operations.operation import Operation
+from sie_bundle.operations.operation import GPU_INLINE_BYTES, INLINE_BYTES, Operation
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.residency.memory import Memory, keep_freed
 from sie_bundle.residency.residency import Residency
@@ -46,11 +46,12 @@ ENGINE = "sie_bundle.engine.model"
 """The module whose import brings torch in; a second of every cold start."""
 
 
-STREAMS = 4
-"""The most forward passes at a time on a CPU; with more cores, each takes several."""
+STREAMS, GPU_STREAMS = 4, 2
+"""The most forward passes at a time on a CPU; with more cores, each takes several. And on a GPU, which computes one
+after another: while it does, the next is made ready."""
 
-BATCH_TOKENS = {"cpu": 512}
-"""The most tokens of a batch by device, if not a GPU's."""
+BATCH_TOKENS, GPU_BATCH_TOKENS = 512, 32_768
+"""The most tokens of a batch on a CPU, and on a GPU."""
 
 
 FAILED, MESSAGE = 16, 300
@@ -113,15 +114,15 @@ class Bundle:
         # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the
         # second thread of a short batch.
         count = cores.available()
-        streams = settings.streams or (min(count, STREAMS) if settings.device == "cpu" else 1)
-        threads = settings.threads or max(1, count // streams)
+        streams = settings.streams or (GPU_STREAMS if self._on_gpu else min(count, STREAMS))
+        threads = settings.threads or (1 if self._on_gpu else max(1, count // streams))
         self.executor = Executor(
-            max_batch_tokens=settings.batch_tokens or BATCH_TOKENS.get(settings.device, 16_384),
+            max_batch_tokens=settings.batch_tokens or (GPU_BATCH_TOKENS if self._on_gpu else BATCH_TOKENS),
             max_batch_s=settings.batch_s,
             streams=streams,
             threads=threads,
             alone=count if threads == 1 and count == streams else threads,
-            count=count,
+            count=None if self._on_gpu else count,
             loading=self.residency.is_loading,
             relieve=self.residency.relieve,
         )
@@ -131,7 +132,13 @@ class Bundle:
             "interactive": ThreadPoolExecutor(max_workers=4, thread_name_prefix="text"),
             "bulk": ThreadPoolExecutor(max_workers=2, thread_name_prefix="bulk"),
         }
-        parts = (registry, self.residency, self.executor, self._threads)
+        parts = (
+            registry,
+            self.residency,
+            self.executor,
+            self._threads,
+            GPU_INLINE_BYTES if self._on_gpu else INLINE_BYTES,
+        )
         self.worker = Worker(
             broker,
             registry,

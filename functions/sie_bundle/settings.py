@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True):
     max_in_hand: int = 64
     """Requests taken from the queue at once: enough to fill batches, few enough to leave work to others."""
     batch_tokens: int = 0
-    """The most tokens in one forward pass; 0: what suits the device, 512 on a CPU, whose cache they fill, 16384 on a
+    """The most tokens in one forward pass; 0: what suits the device, 512 on a CPU, whose cache they fill, 32768 on a
     GPU. A single text may have more."""
     batch_s: float = 0.2
     """The most seconds one forward pass may be expected to take, for those who wait behind it."""
@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
     pinned_models: str = ""
     """Ids of models, separated by commas, that are loaded at the start and never go."""
     streams: int = 0
-    """Forward passes at a time; 0: on a CPU one per core, at most four, and one on a GPU."""
+    """Forward passes at a time; 0: on a CPU one per core, at most four, and two on a GPU."""
     threads: int = 0
     """Threads of one forward pass; 0: the cores divided by the streams."""
     max_reply_bytes: int = MAX_REPLY_BYTES

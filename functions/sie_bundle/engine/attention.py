@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, buckets
 from sie_bundle.engine.sight import Sight, sloped
+from sie_bundle.engine.varlen_attention import attended_by_bounds, bounds
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, Sight], Tensor]
 """(q [T, heads, head_dim], k and v [T, key heads, head_dim], packed, sight) to [T, heads, head_dim], all packed."""
@@ -41,45 +42,32 @@ def kernel(device: torch.device) -> Attend:
 
 def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """flash-attention's varlen kernel (2307.08691); GPU, float16 or bfloat16."""
-    if sight.bias is not None or sight.slopes is not None:
+    if not sight.unbiased:
         return with_bias(q, k, v, packed, sight)
     from flash_attn import flash_attn_varlen_func
 
-    k, v, bounds, longest = _seen(k, v, packed)
+    seen = bounds(packed, sight)
+    if seen.attended_to is not None:
+        k, v = k[seen.attended_to], v[seen.attended_to]
     attended: Tensor = flash_attn_varlen_func(
         q,
         k,
         v,
-        packed.bounds,
-        bounds,
-        packed.longest,
-        longest,
-        causal=sight.causal,
-        window_size=_window(sight),
+        seen.texts,
+        seen.keys,
+        seen.longest,
+        seen.most_keys,
+        causal=seen.causal,
+        window_size=(seen.before, seen.behind),
     )
     return attended
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """torch's own varlen kernel; GPU, float16 or bfloat16."""
-    if sight.bias is not None or sight.slopes is not None:
+    if not sight.unbiased:
         return with_bias(q, k, v, packed, sight)
-    from torch.nn.attention.varlen import varlen_attn
-
-    k, v, bounds, longest = _seen(k, v, packed)
-    attended = varlen_attn(
-        q,
-        k,
-        v,
-        packed.bounds,
-        bounds,
-        packed.longest,
-        longest,
-        window_size=_window(sight),
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
-    assert isinstance(attended, Tensor)
-    return attended
+    return attended_by_bounds(q, k, v, bounds(packed, sight))
 
 
 def with_bias(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
@@ -133,15 +121,3 @@ def _bias(sight: Sight, length: int, device: torch.device) -> Tensor:
         return sloped(sight.slopes, places, places)
     assert sight.bias is not None
     return sight.bias[:, :length, :length]
-
-
-def _seen(k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Keys and values that are attended to, where each text begins among them, and the most of any text."""
-    if packed.keys is None:
-        return k, v, packed.bounds, packed.longest
-    return k[packed.keys.tokens], v[packed.keys.tokens], packed.keys.bounds, max(g.seen for g in packed.groups)
-
-
-def _window(sight: Sight) -> tuple[int, int]:
-    side = -1 if sight.window is None else sight.window
-    return side, 0 if sight.causal else side

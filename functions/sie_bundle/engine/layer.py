@@ -1,11 +1,13 @@
 """One layer of an encoder, and a pass through all of them: which product, norm and sum follows which.
 
-Owns the steps around attention, for every family of ``family``, and the pass of a CPU, compiled as one call with its
-attention (``compiled``); on another device the same steps are called one by one. Where weights come from is
-``packed_encoder``'s and ``parameters``'.
+Owns the steps around attention, for every family of ``family``, and the passes of a CPU and of a GPU, each compiled as
+one call with its attention (``compiled``); with any other attention the same steps are called one by one. Where weights
+come from is ``packed_encoder``'s and ``parameters``'.
 """
 
 # No annotations from the future: ``compiled``.
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from sie_bundle.engine.compiled import compiled
 from sie_bundle.engine.cpu_attention import View, attended
 from sie_bundle.engine.linear import Product, activated, multiplied
 from sie_bundle.engine.positions import Turn, turned
+from sie_bundle.engine.varlen_attention import Bounds, attended_by_bounds
 
 
 class Norm(NamedTuple):
@@ -89,6 +92,14 @@ def passed(x: Tensor, layers: list[Layer], turns: list[Turn], seen: list[View]) 
     return x
 
 
+def passed_by_bounds(x: Tensor, layers: list[Layer], turns: list[Turn], seen: list[Bounds]) -> Tensor:
+    """The same on a GPU."""
+    for layer in layers:
+        q, k, v = queried(x, layer, turns)
+        x = fed(x, attended_by_bounds(q, k, v, seen[layer.attention.sight]), layer)
+    return x
+
+
 def queried(x: Tensor, layer: Layer, turns: list[Turn]) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [T, heads, head_dim], keys and values [T, key heads, head_dim] of the states ``x`` [T, hidden]."""
     of, norm = layer.attention, layer.attention_norm
@@ -137,17 +148,12 @@ def fed_forward(x: Tensor, of: FeedForward) -> Tensor:
     return multiplied(inner, of.down)
 
 
-passed_at_once = compiled(
-    passed,
-    queried,
-    fed,
-    fed_forward,
-    added,
-    normed,
-    normed_heads,
-    turned,
-    multiplied,
-    activated,
-    attended,
-    *cpu_attention.STEPS,
-)
+_STEPS = (queried, fed, fed_forward, added, normed, normed_heads, turned, multiplied, activated)
+
+passed_at_once = compiled(passed, attended, *_STEPS, *cpu_attention.STEPS)
+
+
+@functools.cache
+def passed_by_bounds_at_once() -> Callable[[Tensor, list[Layer], list[Turn], list[Bounds]], Tensor]:
+    """`passed_by_bounds`, compiled when a GPU first needs it."""
+    return compiled(passed_by_bounds, attended_by_bounds, *_STEPS)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine import cpu_attention, embedding, layer, native
-from sie_bundle.engine.attention import kernel
+from sie_bundle.engine.attention import kernel, varlen
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.finite import Finite
 from sie_bundle.engine.fused import Fused
@@ -26,6 +26,7 @@ from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.positions import RelativeBias, Rotation, slopes
 from sie_bundle.engine.rope import Rope
 from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.varlen_attention import bounds
 
 
 class PackedEncoder:
@@ -91,6 +92,9 @@ class PackedEncoder:
         if self.device.type == "cpu":
             views = [cpu_attention.view(packed, sight, self._computed, len(x)) for sight in sights]
             x = layer.passed_at_once(x, self._kept, turns, views)
+        elif self._attend is varlen and all(sight.unbiased for sight in sights):
+            seen = [bounds(packed, sight) for sight in sights]
+            x = layer.passed_by_bounds_at_once()(x, self._kept, turns, seen)
         else:
             for one in self._layers:
                 q, k, v = layer.queried(x, one, turns)

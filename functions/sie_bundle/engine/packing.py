@@ -90,22 +90,41 @@ class Packed:
     made: dict[object, Any] = field(default_factory=dict)
     """What a kernel made of the batch for all layers to use."""
 
-    @cached_property
+    @property
     def ids(self) -> Tensor:
         """See `Tokens`; on the device, like the others."""
-        return self._moved(self.tokens.ids)
+        return self._sent["ids"]
 
-    @cached_property
+    @property
     def positions(self) -> Tensor:
-        return self._moved(self.tokens.positions)
+        return self._sent["positions"]
 
-    @cached_property
+    @property
     def types(self) -> Tensor | None:
-        return None if self.tokens.types is None else self._moved(self.tokens.types)
+        return self._sent.get("types")
+
+    @property
+    def order(self) -> Tensor:
+        """``places`` on the device."""
+        return self._sent["places"]
 
     @cached_property
     def bounds(self) -> Tensor:
-        return self._moved(self.tokens.bounds)
+        return self._sent["bounds"].to(torch.int32)
+
+    @cached_property
+    def _sent(self) -> dict[str, Tensor]:
+        """All arrays as one: each by itself takes as long."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "ids": self.tokens.ids,
+            "positions": self.tokens.positions,
+            "bounds": self.tokens.bounds,
+            "places": self.places,
+        }
+        if self.tokens.types is not None:
+            arrays["types"] = self.tokens.types
+        whole = self._moved(np.concatenate(list(arrays.values())))
+        return dict(zip(arrays, torch.split(whole, [len(each) for each in arrays.values()]), strict=True))
 
     @cached_property
     def keys(self) -> Keys | None:
@@ -130,7 +149,17 @@ class Packed:
         return groups
 
     def _moved(self, array: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return moved(array, self.device)
+
+
+def moved(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """A host's array on the device.
+
+    To a GPU from pinned memory, which is copied when the GPU comes to it: from any other the host waits until all is
+    computed that was asked for before, and no pass is prepared beside another.
+    """
+    there = torch.from_numpy(array)
+    return there.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else there.to(device)
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> Packed:

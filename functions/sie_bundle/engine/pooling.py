@@ -17,7 +17,7 @@ from torch.nn.functional import embedding_bag, normalize
 from sie_bundle.engine import native
 from sie_bundle.engine.native import address
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.packing import Packed, moved
 
 POOLINGS = ("cls", "mean", "last", "weighted_mean")
 """In the compiled code's order."""
@@ -51,12 +51,12 @@ def pool(states: Tensor, packed: Packed, pooling: str, unit: bool = False) -> Te
 def _pooled(states: Tensor, packed: Packed, pooling: str) -> Tensor:
     if pooling in ("cls", "last"):
         places = packed.starts if pooling == "cls" else packed.starts + packed.lengths - 1
-        return states[torch.from_numpy(places).to(states.device)]
+        return states[moved(places, states.device)]
     tokens = torch.arange(len(states), dtype=packed.bounds.dtype, device=states.device)
     weights = _weights(packed) if pooling == "weighted_mean" else None
     mode = "mean" if weights is None else "sum"
     vectors = embedding_bag(tokens, states.float(), packed.bounds[:-1], mode=mode, per_sample_weights=weights)
-    return vectors[torch.from_numpy(packed.places).to(states.device)]
+    return vectors[packed.order]
 
 
 def _weights(packed: Packed) -> Tensor:

@@ -22,7 +22,12 @@ class Sight(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether nothing but the direction limits it."""
-        return self.window is None and self.bias is None and self.slopes is None
+        return self.window is None and self.unbiased
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether nothing is added to the scores."""
+        return self.bias is None and self.slopes is None
 
 
 def sloped(slopes: Tensor, queries: Tensor, keys: Tensor) -> Tensor:

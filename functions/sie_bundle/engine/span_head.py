@@ -22,7 +22,7 @@ from sie_bundle.engine.gliner import TOKEN_LEVEL
 from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.packing import Packed, moved
 from sie_bundle.engine.parameters import Parameters, run
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def _places(packed: Packed, texts: Sequence[int]) -> Places:
     own = [(packed.starts[text], each) for text, each in zip(texts, marks, strict=True) if each is not None]
     device = packed.device
     return Places(
-        torch.from_numpy(np.concatenate([start + each.labels for start, each in own])).to(device),
-        torch.from_numpy(np.concatenate([start + each.words for start, each in own])).to(device),
+        moved(np.concatenate([start + each.labels for start, each in own]), device),
+        moved(np.concatenate([start + each.words for start, each in own]), device),
         [len(each.labels) for _, each in own],
         [len(each.words) for _, each in own],
     )

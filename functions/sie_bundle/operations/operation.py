@@ -36,6 +36,9 @@ Parsed = TypeVar("Parsed", bound=AnyRequest)
 INLINE_BYTES = 4096
 """Requests up to this size are tokenized and finished without leaving the event loop: some 0.2 ms at most."""
 
+GPU_INLINE_BYTES = 512
+"""Tokenized there beside a GPU: cores have nothing else to do, and the event loop is what everybody waits for."""
+
 
 class Plan(NamedTuple):
     """What a request needs of the device, and how its outputs become the reply."""
@@ -68,6 +71,7 @@ class Operation(Generic[Parsed]):
         residency: Residency,
         executor: Executor,
         threads: Mapping[Priority, Threads],
+        inline_bytes: int = INLINE_BYTES,
     ) -> None:
         self._parse = parse
         self._plan = plan
@@ -75,6 +79,7 @@ class Operation(Generic[Parsed]):
         self._residency = residency
         self._executor = executor
         self._threads = threads
+        self._inline_bytes = inline_bytes
 
     async def __call__(self, work: Work) -> bytes:
         """The reply body (wire protocol 2.3) of one request.
@@ -83,11 +88,11 @@ class Operation(Generic[Parsed]):
             SIEError: bad input, a model that does not load, an output that is not finite.
         """
         taken, queued_s = time.monotonic(), max(0.0, clock.now() - work.time)
-        small = len(work.data) <= INLINE_BYTES
+        size = len(work.data)
         request = self._parse(work.data)
         spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
-        plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
+        plan = await self._aside(work, size <= self._inline_bytes, lambda: self._plan(model, spec, request))
         done = await self._forward(model, plan, work)
 
         def finish() -> bytes:
@@ -101,7 +106,7 @@ class Operation(Generic[Parsed]):
             )
             return plan.finish(done.outputs, timing, Usage(input_tokens=sum(len(row) for row in plan.rows)))
 
-        return await self._aside(work, small and not plan.long, finish)
+        return await self._aside(work, size <= INLINE_BYTES and not plan.long, finish)
 
     async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
         if not plan.rows:  # MaxSim over vectors that all came with the request
