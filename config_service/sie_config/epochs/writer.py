@@ -25,7 +25,13 @@ from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Event, Kind, Recorded, Stored
 from sie_config.model.model_spec import ModelSpec
-from sie_sdk.errors import ConfigWriterBusyError, InvalidInputError, NotFoundError, QueueUnavailableError
+from sie_sdk.errors import (
+    ConfigurationError,
+    ConfigWriterBusyError,
+    InvalidInputError,
+    NotFoundError,
+    QueueUnavailableError,
+)
 
 log = logging.getLogger("sie.config.writer")
 
@@ -213,7 +219,7 @@ class Writer:
                 await self._mirror.look()
                 await self._seed()
                 break
-            except (QueueUnavailableError, ConfigWriterBusyError) as error:
+            except (QueueUnavailableError, ConfigWriterBusyError, ConfigurationError) as error:
                 log.warning("the catalogue is not ready to be written: %s", error)
                 await asyncio.sleep(0.2)
         self._leading.set()
