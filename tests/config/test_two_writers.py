@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
 
 import msgspec
 import pytest
 
 from sie_broker.contract import Broker
+from sie_broker.lease import Lease
 from sie_config.epochs import store
 from sie_config.epochs.mirror import Mirror
-from sie_config.epochs.writer import Writer
+from sie_config.epochs.state import State
+from sie_config.epochs.store import Event, Recorded
+from sie_config.epochs.writer import Request, Writer
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_sdk.errors import ConfigWriterBusyError
-from tests.config.test_writer import CHANGED, OTHER, put
+from sie_sdk.errors import ConfigWriterBusyError, PreconditionFailedError
+from tests.config.test_writer import CHANGED, OTHER, Held, put
 from tests.config.writing import writing
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
@@ -86,3 +91,74 @@ async def test_a_writer_whose_lease_is_another_s_changes_nothing(broker: Broker)
         del after[store.LEASE]
         assert after == before
         assert writer.state.specs() == [SPEC]
+
+
+async def test_a_key_that_comes_to_two_processes_is_obeyed_once(broker: Broker) -> None:
+    request = Request("key", "digest", lambda event: (200, f"epoch {event and event.epoch}".encode()))
+
+    async def ask(writer: Writer) -> Event | Recorded | None:
+        return await writer.write(lambda _: {CHANGED.id: CHANGED}, actor="", kind="put", request=request)
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with writing(broker, SPEC) as first:
+            second = await stack.enter_async_context(second_writer(broker, first))
+            late = asyncio.create_task(ask(second))  # does not lead yet
+            await ask(first)
+            await put(first, SPEC)
+        assert await late == Recorded("digest", 200, b"epoch 2", 2)
+        assert second.leading and second.state.specs() == [SPEC]
+
+
+@pytest.mark.parametrize("kept", [CHANGED, SPEC], ids=["a change", "no change"])
+async def test_a_key_that_is_obeyed_elsewhere_at_the_same_moment_is_obeyed_once(
+    broker: Broker, kept: ModelSpec
+) -> None:
+    async with writing(broker, SPEC) as writer:
+        elsewhere = Recorded("digest", 200, b"elsewhere", 1)
+        request = Request("key", "digest", lambda _: (200, b"here"))
+        edits: list[int] = []
+
+        async def obey(specs: object = None) -> None:
+            await broker.config.put(request.at, store.encode(elsewhere))
+
+        def edit(state: State) -> Mapping[str, ModelSpec]:
+            edits.append(state.epoch)
+            return {kept.id: kept}
+
+        writer._provision = obey
+        replace = writer._bucket.replace
+
+        async def late(key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:
+            if key == request.at:
+                await obey()
+            return await replace(key, value, revision, ttl_s)
+
+        writer._bucket.replace = late  # type: ignore[method-assign]
+        assert await writer.write(edit, actor="", kind="put", request=request) == elsewhere
+        assert (edits, writer.state.specs()) == ([1], [SPEC])
+
+
+async def test_a_writer_that_was_overtaken_answers_nothing_from_what_it_last_knew(broker: Broker) -> None:
+    def refuse(state: State) -> Mapping[str, ModelSpec]:
+        if state.specs() == [SPEC]:
+            raise PreconditionFailedError("It is as it was.")
+        return {SPEC.id: SPEC}
+
+    await broker.provision([])
+    mirror = Mirror(broker.config, Registry(), baseline={SPEC.id: SPEC})  # which is told nothing, as if it slept
+    first = Writer(broker.config, mirror, provision, lease=cast(Lease, Held(broker.config)))
+    leading = asyncio.create_task(first.run())
+    await eventually(lambda: first.leading)
+    async with second_writer(broker, first) as second:
+        await put(second, CHANGED)
+        for edit in (refuse, lambda _: {SPEC.id: SPEC}):
+            with pytest.raises(ConfigWriterBusyError):
+                await first.write(edit, actor="", kind="put")
+        assert first.state.specs() == second.state.specs() == [CHANGED]
+        assert await put(first, CHANGED) is None
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+
+
+async def provision(specs: object) -> None:
+    """No queues are needed here."""

@@ -45,7 +45,9 @@ async def put(
     wanted: dict[str, ModelSpec | None] = dict.fromkeys(gone)
     for each in specs:
         wanted |= {each.id: each} if isinstance(each, ModelSpec) else each
-    return await writer.write(lambda _: wanted, actor="a test", kind="put", dry_run=dry_run)
+    event = await writer.write(lambda _: wanted, actor="a test", kind="put", dry_run=dry_run)
+    assert not isinstance(event, Recorded)
+    return event
 
 
 async def as_stored(bucket: Bucket) -> Mirror:

@@ -24,7 +24,7 @@ from sie_config.api.edits import Wanted
 from sie_config.api.history import whole_number
 from sie_config.api.write_terms import Terms
 from sie_config.epochs.state import State
-from sie_config.epochs.store import Event, Kind
+from sie_config.epochs.store import Event, Kind, Recorded
 from sie_config.epochs.writer import Edit, Writer
 from sie_config.epochs.writer import Request as Asked
 from sie_config.model.model_spec import ModelSpec
@@ -132,13 +132,7 @@ class Writes:
             recorded = await self._writer.request(terms.key)
             if recorded is None:
                 return await self._once(terms, kind, edit, model, answered)
-        if recorded.digest != terms.digest:
-            raise IdempotencyMismatchError(
-                "This Idempotency-Key was used for another request.",
-                field="Idempotency-Key",
-                hint="Send a key of its own with each write, and the same again only with the same write.",
-            )
-        return _answer(recorded.status, recorded.body, {"Idempotency-Replayed": "true"})
+        return _again(recorded, terms)
 
     async def _once(self, terms: Terms, kind: Kind, edit: Edit, model: str | None, answered: Answered) -> Response:
         seen: list[Seen] = []
@@ -155,7 +149,20 @@ class Writes:
         event = await self._writer.write(
             noticed, actor=terms.actor, kind=kind, note=terms.note, request=request, dry_run=terms.dry_run
         )
+        if isinstance(event, Recorded):  # another copy of the service was asked it, too, and was faster
+            return _again(event, terms)
         return _answer(*answer(event))
+
+
+def _again(recorded: Recorded, terms: Terms) -> Response:
+    """The answer that the key was given before."""
+    if recorded.digest != terms.digest:
+        raise IdempotencyMismatchError(
+            "This Idempotency-Key was used for another request.",
+            field="Idempotency-Key",
+            hint="Send a key of its own with each write, and the same again only with the same write.",
+        )
+    return _answer(recorded.status, recorded.body, {"Idempotency-Replayed": "true"})
 
 
 def _answer(status: int, written: bytes, headers: Mapping[str, str] | None = None) -> Response:
