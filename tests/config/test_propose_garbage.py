@@ -102,6 +102,13 @@ def test_prompts_are_any_text(query: str, document: str) -> None:
     check(BASES[0] | {"config_sentence_transformers.json": json.dumps({"prompts": prompts})})
 
 
+def test_a_card_that_stands_for_more_than_anybody_can_read_is_passed_over() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
+    for last in ("tags: [*a11]", "tags: [matryoshka]\nmodel-index: *a11"):
+        read = papers.read(folder(BASES[0] | {"README.md": "---\n" + "\n".join([*lines, last]) + "\n---\n"}))
+        assert (read.card, read.tags) == ({}, frozenset()) and "aliases" in read.card_fault
+
+
 @given(TEXT, JSON)
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 def test_a_card_says_anything(name: str, value: Any) -> None:
