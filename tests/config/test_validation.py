@@ -278,6 +278,11 @@ def test_a_number_too_long_for_a_text_is_told_by_its_bits(path: str) -> None:
     assert told({**changed(path, {huge: huge}), huge: huge})
 
 
+def test_a_whole_number_too_large_for_a_number_is_a_fault() -> None:
+    evidence = {"reference": "a", "weights": "real", "test": "t", "cosine": 10**400}
+    assert "is not a number" in told(changed("parity", [evidence]))["parity[0].cosine"]
+
+
 @given(st.data())
 def test_the_faults_of_two_fields_are_told_together(data: st.DataObject) -> None:
     document = model_spec.document(data.draw(specs()))

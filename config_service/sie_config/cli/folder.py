@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sie_config.api import body
-from sie_config.model import validation
+from sie_config.model import plain, validation
 from sie_config.model.structure import Finding
-from sie_sdk.errors import ConfigurationError, InvalidInputError
+from sie_sdk.errors import ConfigurationError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
@@ -76,10 +75,7 @@ def _hidden(file: Path, folder: Path) -> bool:
 
 
 def _documents(name: str, content: bytes) -> Iterator[Written]:
-    try:
-        documents = body.read(content, body.YAML)
-    except InvalidInputError as error:
-        raise ConfigurationError(f"{name}: {error.message}", hint=error.hint) from None
+    documents = plain.of_file(name, content)
     for number, document in enumerate(documents, 1):
         where = name if len(documents) == 1 else f"{name}, document {number}"
         yield Written(where, document if isinstance(document, dict) else {}, validation.faults(document))
