@@ -6,6 +6,7 @@ themselves, every other UTF-8 byte is ``=XX``. The same token is a legal KV key 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 
@@ -24,6 +25,8 @@ HANDS = "sie.hands"
 """Where workers tell each other what they have in hand, when a server was lost."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_LONGEST_CONSUMER = 255
+"""The server's limit; it has none for subjects that names as long as ours could reach."""
 _KNOWN = 4096
 """Names made most recently are kept: a deployment has as many lanes and queues, and each request asks for some."""
 
@@ -122,8 +125,14 @@ def closed_subjects(pool: str) -> str:
 
 @lru_cache(_KNOWN)
 def consumer(queue: Queue) -> str:
-    """The durable consumer of one queue. No token holds a ``~``, so names cannot collide."""
-    return "~".join((token(queue.lane.bundle), token(queue.lane.profile), queue.priority, token(queue.model)))
+    """The durable consumer of one queue. No token holds a ``~``, so names cannot collide.
+
+    One that were longer than the server takes is its digest, with as many ``~`` and nothing between them.
+    """
+    name = "~".join((token(queue.lane.bundle), token(queue.lane.profile), queue.priority, token(queue.model)))
+    if len(name) <= _LONGEST_CONSUMER:
+        return name
+    return f"~~~{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}"
 
 
 def wake(lane: Lane) -> str:

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from sie_config.model import model_spec
+from sie_config.model.faults import from_yaml
 from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_sdk.errors import ConfigurationError
 
 PACKAGED = Path(__file__).parent / "models"
-
-# libyaml reads ten times as fast; a PyYAML built without it has the same in Python alone.
-_Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(folder: Path | None = None) -> dict[str, ModelSpec]:
@@ -30,7 +26,7 @@ def load(folder: Path | None = None) -> dict[str, ModelSpec]:
 
 
 def read(*folders: Path) -> dict[str, ModelSpec]:
-    """Every spec of the folders, by id; a later folder's replaces an earlier one's.
+    """Every spec of the folders, by id; a later folder's replaces an earlier one's, whatever its case.
 
     Raises:
         ConfigurationError: lists the faults of all files, or says that a folder holds no spec.
@@ -41,26 +37,23 @@ def read(*folders: Path) -> dict[str, ModelSpec]:
         specs |= _folder(folder, faults)
     if faults:
         raise ConfigurationError(" ".join(faults), field="models", faults=faults)
-    return specs
+    return {spec.id: spec for spec in specs.values()}
 
 
 def _folder(folder: Path, faults: list[str]) -> dict[str, ModelSpec]:
-    """The specs of one folder; what is wrong with its files is added to ``faults``."""
+    """The specs of one folder by their ids in lower case; what is wrong with its files is added to ``faults``."""
     specs: dict[str, ModelSpec] = {}
     files = sorted(path for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
     if not files:
         faults.append(f"There is no model spec (*.yaml) in {folder}.")
     for path in files:
         try:
-            spec = model_spec.parse(yaml.load(path.read_text(encoding="utf-8"), _Loader), origin=path.name)
-        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-            faults.append(f"{path.name} is not YAML: {str(error).splitlines()[0]}.")
+            spec = model_spec.parse(from_yaml(path), origin=path.name)
         except ConfigurationError as error:
             faults.append(error.message)
         else:
-            if spec.id in specs:
-                faults.append(f"{path.name} defines {spec.id} a second time.")
-            specs[spec.id] = spec
+            if (first := specs.setdefault(spec.id.lower(), spec)) is not spec:
+                faults.append(f"{path.name} defines {first.id} a second time.")
     return specs
 
 

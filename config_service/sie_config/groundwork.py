@@ -6,6 +6,7 @@ Owns that order. Queues are made by the broker, the entries are written by ``wri
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from sie_broker.contract import Broker
@@ -14,6 +15,9 @@ from sie_config.deployment import placement
 from sie_config.model.model_spec import ModelSpec
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lanes_of
+from sie_sdk.errors import ConfigurationError
+
+log = logging.getLogger("sie.config.groundwork")
 
 FEW = 64
 """So many queues are made one by one; of more, it is first asked which are there."""
@@ -37,17 +41,25 @@ class Groundwork:
 
         Raises:
             QueueUnavailableError: the broker does not answer.
-            ConfigurationError: it cannot have these queues.
+            ConfigurationError: it cannot have the queues of those to come.
         """
         new = list(self._new(coming))
-        if self._told and len(new) <= FEW:
-            await self._broker.provision_also(new)
+        if not self._told or len(new) > FEW:
+            await self._all(new)
         else:
-            await self._broker.provision([*self._registry.queues(), *new, *self._laid, *self._queues.living()])
+            await self._broker.provision_also(new)
         self._laid.update(new)
         await self._queues.note_homes(coming)
         if not self._told:
             await self._tell()
+
+    async def _all(self, new: Sequence[tuple[Lane, str]]) -> None:
+        try:
+            await self._broker.provision([*self._registry.queues(), *new, *self._laid, *self._queues.living()])
+        except ConfigurationError as error:
+            # Of what is there already: it must be possible to write it away, and all the rest has to be served.
+            log.warning("a queue is missing: %s", error)
+            await self._broker.provision_also(new)
 
     def _new(self, coming: Sequence[ModelSpec]) -> Iterator[tuple[Lane, str]]:
         """Where work of the models to come will wait, and that of none does now; in the pools that use it, too."""

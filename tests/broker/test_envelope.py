@@ -62,6 +62,14 @@ def test_two_queues_never_share_a_subject_or_a_consumer(one: Queue, other: Queue
     assert (subjects.consumer(one) == subjects.consumer(other)) == same
 
 
+def test_a_queue_of_the_longest_names_has_a_consumer_that_the_server_takes() -> None:
+    lane = Lane("default", f"a{'.' * 63}", f"b{'.' * 63}")
+    every = [Queue(lane, f"a{'.a' * 99}{end}", priority) for end in "bc" for priority in PRIORITIES]
+    consumers = {subjects.consumer(each) for each in every}
+    assert len(consumers) == len(every)
+    assert all(len(each) <= 255 and each.count("~") == 3 for each in consumers)
+
+
 @given(queues)
 def test_a_lane_is_read_back_from_its_subjects(queue: Queue) -> None:
     assert subjects.lane_of_work(subjects.work(queue)) == queue.lane

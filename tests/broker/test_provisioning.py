@@ -151,6 +151,24 @@ async def test_what_cannot_change_in_place_is_refused_by_stream_and_field(
     assert (await ask(broker, f"STREAM.INFO.{name}"))["config"][field] == value
 
 
+async def test_a_model_with_the_longest_name_has_its_queue(broker: NatsBroker) -> None:
+    ours, model = provisioner(broker), f"a{'.a' * 99}"
+    await ours.ensure([(LANE, model)])
+    await broker.submit(work("w", model))
+    async with pulling(broker, model) as taken:
+        await (await take(taken)).ack()
+
+
+async def test_what_the_server_refuses_keeps_no_other_queue_from_being_made(broker: NatsBroker) -> None:
+    ours = provisioner(broker)
+    await ours.ensure([])
+    taken = ConsumerConfig(durable_name="theirs", filter_subject=subjects.work(Queue(LANE, "org/a")))
+    await broker.nc.jetstream().add_consumer("WORK_default", taken)
+    with pytest.raises(ConfigurationError, match="not unique"):
+        await ours.ensure([(LANE, model) for model in (*MODELS, *(f"org/{number}" for number in range(99)))])
+    assert len(await consumers(broker)) == 2 * 101
+
+
 async def test_replicas_that_the_server_cannot_have_are_refused_with_its_words(broker: NatsBroker) -> None:
     with pytest.raises(ConfigurationError, match="replicas > 1 not supported"):
         await provisioner(broker, Limits(stream_replicas=3)).ensure([(LANE, "org/a")])

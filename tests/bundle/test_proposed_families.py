@@ -71,13 +71,16 @@ def test_what_is_left_to_transformers_is_a_text_model_it_has() -> None:
         ("model.safetensors", "pytorch_model.bin"),
         ("model.safetensors.index.json", "a.safetensors", "b.safetensors"),
         ("model.safetensors.index.json", "a.safetensors", "pytorch_model.bin"),
+        ("model.safetensors.index.json", "a.safetensors", "b.safetensors.bin"),
         ("pytorch_model.bin",),
         (),
     ],
 )
 def test_the_files_of_the_weights_are_those_the_engine_opens(names: tuple[str, ...], tmp_path: Path) -> None:
-    index = b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}'
+    second = "b.safetensors.bin" if "b.safetensors.bin" in names else "b.safetensors"
+    index = b'{"weight_map": {"x": "a.safetensors", "y": "%s"}}' % second.encode()
     contents = {name: index if name.endswith(".json") else b"" for name in names}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     assert weights.files(Folder(contents)) == layout.files(tmp_path)
+    assert "b.safetensors.bin" not in layout.files(tmp_path)

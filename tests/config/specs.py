@@ -56,7 +56,7 @@ def dense(draw: st.DrawFn) -> Dense:
 @st.composite
 def tasks(draw: st.DrawFn) -> Tasks:
     """At least one task that the engine computes."""
-    multivector = draw(st.none() | st.builds(Multivector, SIZES, TEXTS, query_length=st.integers(0, 64)))
+    multivector = draw(st.none() | st.builds(Multivector, st.integers(1, 4096), TEXTS, query_length=st.integers(0, 64)))
     kinds = ["cross_encoder", "yes_no", *(["maxsim"] if multivector else [])]
     made = Tasks(
         dense=draw(st.none() | dense()),
@@ -77,8 +77,9 @@ def tasks(draw: st.DrawFn) -> Tasks:
 
 
 @st.composite
-def profiles(draw: st.DrawFn) -> Profile:
-    """Options that go with any model, and a LoRA or none."""
+def profiles(draw: st.DrawFn, tasks: Tasks) -> Profile:
+    """Options that go with a model of these tasks, and a LoRA or none."""
+    muvera = {"muvera": st.sampled_from([True, {}, {"seed": 7, "projection": None}])} if tasks.multivector else {}
     given: dict[str, Any] = draw(
         st.fixed_dictionaries(
             {},
@@ -89,8 +90,8 @@ def profiles(draw: st.DrawFn) -> Profile:
                 "instruction": TEXTS,
                 "threshold": st.floats(0, 1),
                 "top_k": SIZES,
-                "muvera": st.sampled_from([True, {}, {"seed": 7, "projection": None}]),
                 "doc_template": QUERY_TEMPLATES,
+                **muvera,
             },
         )
     )
@@ -101,12 +102,13 @@ def profiles(draw: st.DrawFn) -> Profile:
 @st.composite
 def specs(draw: st.DrawFn) -> ModelSpec:
     """Any valid spec."""
-    named: dict[str, Profile] = draw(st.dictionaries(PROFILES, profiles(), max_size=3))
+    able = draw(tasks())
+    named: dict[str, Profile] = draw(st.dictionaries(PROFILES, profiles(able), max_size=3))
     planned = draw(st.booleans())
     return ModelSpec(
         id=draw(st.lists(NAMES, min_size=1, max_size=2).map("/".join).filter(_is_id)),
         family=draw(st.text(LETTERS, min_size=1, max_size=8)),
-        tasks=draw(tasks()),
+        tasks=able,
         sources=draw(EVERY_SOURCE),
         tokenizer=draw(st.just(()) | EVERY_SOURCE),
         revision=draw(COMMITS | TEXTS.filter(bool)),

@@ -48,8 +48,42 @@ def test_all_faults_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
         catalog.load(tmp_path)
     faults = caught.value.details["faults"]
     assert [fault.split()[0] for fault in faults] == ["a.yaml", "b.yaml", "c.yaml", "d.yaml", "f.yaml"]
-    for word in ("max_sequence_length", "colour", "not YAML", "not a mapping", "a second time"):
+    for word in ("max_sequence_length", "colour", "b.yaml cannot be read", "not a mapping", "a second time"):
         assert word in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("max_sequence_length: 7", "a.yaml cannot be read: the key 'max_sequence_length' is there twice"),
+        ("parameters: " + "9" * 5000, "a.yaml cannot be read: "),
+        ("parameters: 0b_", "a.yaml cannot be read: "),
+        ("profiles: {p: {lora: {scale: " + "9" * 400 + ", sources: []}}}", "has over 64 bits"),
+        ("profiles: &p {p: {}}", "a.yaml cannot be read: there is an anchor or an alias in line 7"),
+        ("--- {}", "a.yaml holds 2 documents, not one"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_file_is_read_as_strictly_as_what_comes_to_the_api(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "a.yaml").write_text(f"{spec()}\n{line}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        catalog.read(tmp_path)
+    assert said in caught.value.message
+
+
+def test_a_revision_may_look_like_a_date(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(spec(revision="2024-13-45"))
+    assert catalog.read(tmp_path)["acme/tiny"].revision == "2024-13-45"
+
+
+def test_ids_that_differ_in_case_only_are_one_model(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(spec("acme/Tiny"))
+    (tmp_path / "b.yaml").write_text(spec("Acme/tiny"))
+    with pytest.raises(ConfigurationError, match=r"b\.yaml defines acme/Tiny a second time"):
+        catalog.read(tmp_path)
+    (tmp_path / "a.yaml").write_text(spec(MINILM.upper()))
+    loaded = catalog.load(tmp_path)
+    assert MINILM not in loaded and MINILM.upper() in loaded
 
 
 def test_a_folder_without_specs_is_named(tmp_path: Path) -> None:

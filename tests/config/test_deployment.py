@@ -8,18 +8,22 @@ from functools import partial
 
 import msgspec
 import pytest
+from nats.js.api import ConsumerConfig
 
 from sie_broker.contract import Broker
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBroker
 from sie_broker.pools.pool import Pool
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work
+from sie_broker.subjects import token
 from sie_config.deployment import machine_profile, placement
 from sie_config.deployment.placement import Deployment
 from sie_config.epochs.mirror import Mirror
 from sie_config.groundwork import FEW, Groundwork
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lanes_of
+from sie_sdk.errors import ConfigurationError
 from tests.config.writing import writing
 from tests.conftest import eventually
 from tests.ingress.conftest import EVERYTHING, SPEC
@@ -109,6 +113,22 @@ async def test_a_model_that_comes_has_its_queues_in_the_pools_that_use_its_lane(
     await ground.lay()
     await ground.lay([COMING])
     assert broker.asked[-1] == ("also", {f"default/default/l4 {COMING.id}", f"team/default/l4 {COMING.id}"})
+
+
+async def test_a_model_whose_queue_is_refused_keeps_no_other_from_its_own(nats_url: str) -> None:
+    """So it can be written away again."""
+    broker = NatsBroker(nats_url, name="config")
+    await broker.connect()
+    await broker.provision([])
+    taken = ConsumerConfig(durable_name="theirs", filter_subject=f"sie.work.default.default.cpu.*.{token(FREE.id)}")
+    await broker.nc.jetstream().add_consumer("WORK_default", taken)
+    ground = groundwork(broker, Registry([FREE, SPEC], deployment=CPU))
+    await ground.lay()
+    await broker.submit(work(SPEC.id, "cpu"))
+    assert await broker.config.get(placement.KEY) is not None
+    with pytest.raises(ConfigurationError, match="not unique"):
+        await groundwork(broker, Registry(deployment=CPU)).lay([FREE])
+    await broker.close()
 
 
 async def test_a_reader_places_models_by_what_the_config_service_told(broker: Broker) -> None:

@@ -12,7 +12,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from sie_broker.jetstream import permissions
+from sie_broker import claim
+from sie_broker.jetstream import permissions, streams
+from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane
 from sie_config.cli.manifests import manifests as command
 from sie_config.deployment import component, machine_profile, manifests, placement, values
@@ -115,7 +117,7 @@ def test_a_gpu_bundle_has_the_image_with_cuda_and_the_settings_of_its_machine() 
 
 
 def test_models_of_a_cpu_bundle_take_half_of_its_pods_memory_at_most() -> None:
-    small = values.Lane(limits={"memory": "3Gi"})
+    small = values.Lane(requests={"memory": "3Gi"}, limits={"memory": "3Gi"})
     told = environment(services(with_values(machine_profiles={"cpu": small}))["default-cpu"])
     assert (told["SIE_MODEL_BYTES"], told["SIE_HOST_BYTES"]) == (str(3 * 2**29), str(3 * 2**28))
 
@@ -164,11 +166,55 @@ def test_a_pod_cannot_be_given_another_number_of_gpus_than_its_machine_has() -> 
         (MINIMAL + "nats: {servers: 2}\n", "is even"),
         (MINIMAL + "settings: {ingress: {PATH: x}}\n", "is no setting"),
         (MINIMAL + "reply_sinks: [broker-ingress]\n", "is no beginning of URLs"),
+        (MINIMAL.replace("{cpu: {}}", "{cpu: {limits: {memory: 500m}}}"), "machine_profiles.cpu.limits.memory: 500m"),
+        (MINIMAL + "nats: {storage: 100m}\n", "nats.storage: 100m is in thousandths"),
+        (MINIMAL + "weights: {size: 100m}\n", "weights.size: 100m is in thousandths"),
+        (MINIMAL + "config: {requests: {memory: 1m}}\n", "config.requests.memory: 1m is in thousandths"),
+        (MINIMAL + "nats: {requests: {cpu: '2'}, limits: {cpu: 1500m}}\n", "nats.requests.cpu: 2 is not at most"),
+        (MINIMAL + "window: 5s\n", "window: 5s is not from 6s to 3600s"),
+        (MINIMAL + "scale_down_delay: 61m\n", "scale_down_delay: 61m is not from 0s"),
+        (MINIMAL + "ingress: {min_scale: 5, max_scale: 2}\n", "ingress.min_scale: 5 is not at most max_scale, 2"),
+        (MINIMAL + "config: {min_scale: 3, max_scale: 2}\n", "config.min_scale: 3 is not at most max_scale"),
+        (MINIMAL + 'settings: {ingress: {SIE_X: "a\\nSIE_ADMIN_TOKEN=b"}}\n', "settings.ingress.SIE_X: .* one line"),
+        (MINIMAL + "settings: {bundle: {SIE_NATS_URL: nats://x}}\n", "settings.bundle.SIE_NATS_URL: follows from"),
+        (MINIMAL + "settings: {config: {SIE_NATS_URL: nats://x}}\n", "settings.config.SIE_NATS_URL: follows from"),
+        (MINIMAL + "settings: {bundle: {SIE_PROFILE: x}}\n", "settings.bundle.SIE_PROFILE: follows from"),
+        (MINIMAL + "tag: other\n", "values.yaml cannot be read: the key 'tag' is there twice"),
     ],
 )
 def test_values_that_are_wrong_are_refused_by_name(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault):
-        values.load(written(tmp_path, text))
+        component.files(values.load(written(tmp_path, text)))
+
+
+def test_all_that_is_wrong_between_values_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nats\.servers: 4 is even; window: 1s .*; nats\.storage: 1m "):
+        values.load(written(tmp_path, MINIMAL + "window: 1s\nnats: {servers: 4, storage: 1m}\n"))
+
+
+@pytest.mark.parametrize("lane", [values.Lane(requests={"cpu": "1000"}), values.Lane(limits={"memory": "1Gi"})])
+def test_a_pod_cannot_ask_for_more_than_its_limit(lane: values.Lane) -> None:
+    with pytest.raises(ConfigurationError, match=r"machine_profiles\.cpu\.requests\.\w+: .* is not at most its limit"):
+        manifests.deployment(with_values(machine_profiles={"cpu": lane}))
+
+
+def test_a_folder_without_values_is_told_with_what_is_to_be_named(tmp_path: Path) -> None:
+    for named in (tmp_path, written(tmp_path / "..", MINIMAL) / values.FILE):
+        refused = CliRunner().invoke(command, ["render", str(named)]).exception
+        assert isinstance(refused, ConfigurationError) and refused.field == values.FILE
+        assert "There is no" in refused.message and "Name the folder of an overlay" in (refused.hint or "")
+
+
+def test_what_streams_set_aside_is_as_the_page_says() -> None:
+    limits = Limits()
+    sizes = [
+        *streams.buckets(limits),
+        *streams.parcel_streams(limits),
+        *(streams.payload_stream(store, limits) for store in claim.STREAMS),
+        *(streams.dead_stream(limits), streams.work_stream("default", limits)),
+    ]
+    gib = sum(max(0, each["max_bytes"]) for each in sizes) >> 30
+    assert f"the streams set {gib} GiB of it aside" in (Path(__file__).parents[2] / "knative/README.md").read_text()
 
 
 def test_every_server_of_a_cluster_is_named_to_every_process() -> None:

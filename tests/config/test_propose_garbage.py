@@ -17,7 +17,7 @@ from sie_config.model.sources import LocalSource
 from sie_config.propose import Tensor, local, papers, spec, wanted, weights, written
 from sie_config.propose.folder import READ
 from sie_sdk.errors import ConfigurationError
-from tests.config.model_folders import BERT, CARD, PYLATE, PYLATE_SIZES, TOKENIZER, folder, labels, sentence
+from tests.config.model_folders import BERT, CARD, GLINER, PYLATE, PYLATE_SIZES, TOKENIZER, folder, labels, sentence
 
 SLOW = (HealthCheck.too_slow,)
 """Tests share two cores."""
@@ -102,6 +102,13 @@ def test_prompts_are_any_text(query: str, document: str) -> None:
     check(BASES[0] | {"config_sentence_transformers.json": json.dumps({"prompts": prompts})})
 
 
+def test_a_card_that_stands_for_more_than_anybody_can_read_is_passed_over() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
+    for last in ("tags: [*a11]", "tags: [matryoshka]\nmodel-index: *a11"):
+        read = papers.read(folder(BASES[0] | {"README.md": "---\n" + "\n".join([*lines, last]) + "\n---\n"}))
+        assert (read.card, read.tags) == ({}, frozenset()) and "aliases" in read.card_fault
+
+
 @given(TEXT, JSON)
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 def test_a_card_says_anything(name: str, value: Any) -> None:
@@ -130,9 +137,43 @@ def test_a_field_of_another_type_is_named_with_its_file() -> None:
 @given(st.binary(max_size=64))
 def test_weights_are_any_bytes(content: bytes) -> None:
     try:
-        weights.tensors(content[8 : 8 + weights.header_length(content)])
+        weights.tensors(content[8 : 8 + weights.header_length(content)], len(content))
     except ConfigurationError as error:
         assert (error.field or "").startswith("model.safetensors")
+
+
+WHOLE = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (json.dumps({"w": WHOLE | {"shape": [-2, -3]}}), "header: Expected `int` >= 0"),
+        (json.dumps({"w": WHOLE | {"data_offsets": [0, 25]}}), "it ends after"),
+        (json.dumps({"w": WHOLE, "v": {"dtype": "F32", "shape": [2]}}), "data_offsets"),
+        ('{"w": %s, "w": %s}' % ((json.dumps(WHOLE),) * 2), "header: a name is there twice"),
+    ],
+    ids=["a negative shape", "data cut short", "no place", "a name twice"],
+)
+def test_a_part_of_the_weights_that_is_not_what_it_says_is_named(tmp_path: Path, header: str, told: str) -> None:
+    def part(name: str, header: str) -> None:
+        (tmp_path / name).write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(24))
+
+    index = {"weight_map": {"u": "model-1.safetensors", "w": "model-2.safetensors"}}
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    part("model-1.safetensors", json.dumps({"u": WHOLE, "__metadata__": {"format": "pt"}}))
+    part("model-2.safetensors", json.dumps({"w": WHOLE}))
+    assert local.read(tmp_path).tensors == {name: Tensor("F32", (2, 3)) for name in "uw"}
+    part("model-2.safetensors", header)
+    with pytest.raises(ConfigurationError, match=rf"^model-2\.safetensors: .*{told}"):
+        local.read(tmp_path)
+
+
+@pytest.mark.parametrize("length", [-5, 0, 10**17])
+def test_a_gliner_without_a_length_of_texts_is_refused(length: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"gliner_config\.json: max_len"):
+        check_raises({"gliner_config.json": GLINER | {"max_len": length}})
 
 
 def test_a_folder_with_broken_weights_says_so(tmp_path: Path) -> None:

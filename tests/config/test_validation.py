@@ -110,8 +110,6 @@ def test_every_valid_spec_is_read_back_from_what_is_written_of_it(spec: ModelSpe
         ("tasks.score", {"kind": "yes_no", "template": "{document}"}, "tasks.score.template", "has no place {query}"),
         ("tasks.score", {"kind": "yes_no", "no": False}, "tasks.score.no", "put it in quotes"),
         ("tasks.score", {"kind": "yes_no", True: "yes"}, "tasks.score.True", "put it in quotes"),
-        ("tasks.multivector", ..., "tasks.score.kind", "the multivector task, which is not there"),
-        ("tasks.multivector", None, "tasks.score.kind", "the multivector task, which is not there"),
         ("tasks.extract.kind", "document", "tasks.extract.kind", "document is computed by nothing here yet"),
         ("tasks.extract.hypothesis", "This.", "tasks.extract.hypothesis", "has no place {}"),
         ("sources", [], "sources", "is not a list of at least 1"),
@@ -145,6 +143,7 @@ def test_every_valid_spec_is_read_back_from_what_is_written_of_it(spec: ModelSpe
         ("profiles.fast.options.muvera", False, "profiles.fast.options.muvera", "false is refused"),
         ("profiles.fast.options.muvera", {"sed": 1}, "profiles.fast.options.muvera.sed", "did you mean seed?"),
         ("profiles.fast.options.muvera.seed", -1, "profiles.fast.options.muvera.seed", "from 0 to 4294967295"),
+        ("profiles.fast.options.flat_ner", False, "profiles.fast.options.flat_ner", "never lie over each other"),
         ("profiles.fast.options.lora_id", "fast", "profiles.fast.options.lora_id", "no profile fast declares a LoRA"),
         ("profiles.fast.options.query_template", "q", "profiles.fast.options.query_template", "has no place {text}"),
         ("profiles.fast.options.hypothesis_template", "q", "profiles.fast.options.hypothesis_template", "no place {}"),
@@ -276,6 +275,11 @@ def test_a_number_too_long_for_a_text_is_told_by_its_bits(path: str) -> None:
     huge = 1 << 20_000
     assert "a number of 20001 bits" in "".join(told(changed(path, huge)).values())
     assert told({**changed(path, {huge: huge}), huge: huge})
+
+
+def test_a_whole_number_too_large_for_a_number_is_a_fault() -> None:
+    evidence = {"reference": "a", "weights": "real", "test": "t", "cosine": 10**400}
+    assert "is not a number" in told(changed("parity", [evidence]))["parity[0].cosine"]
 
 
 @given(st.data())

@@ -106,6 +106,19 @@ async def test_a_watcher_that_comes_back_is_told_what_it_missed(broker: Broker) 
             assert watcher.told[0].id == "5"
 
 
+async def test_what_is_written_while_a_watcher_is_sent_what_it_missed_comes_after_that(broker: Broker) -> None:
+    async with writing(broker, SPEC) as writer:
+        watch = watching(writer._mirror)
+        await put(writer, OTHER)
+        stream = watch._stream(1)
+        sent = [await anext(stream)]  # the greeting, to a client that takes its time
+        await put(writer, gone=(OTHER.id,))
+        sent += [await anext(stream), await anext(stream)]
+        assert [re.findall(rb"(?m)^id: (.*)$", each) for each in sent] == [[], [b"2"], [b"3"]]
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert not watch._watchers
+
+
 async def test_a_last_event_id_that_is_none_is_refused_by_name(broker: Broker) -> None:
     async with watched(broker) as (_, watch, _):
         from starlette.requests import Request

@@ -135,6 +135,22 @@ async def test_a_key_is_known_to_the_copy_that_writes_next(broker: Broker) -> No
         assert service.specs() == {TAGGER.id: TAGGER}
 
 
+async def test_a_key_that_another_copy_obeys_after_we_looked_is_answered_as_there(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await service.send("PUT", ONE, DOCUMENT, idempotency_key="k")
+
+    async def not_yet(key: str) -> None:
+        return None
+
+    monkeypatch.setattr(service.writer, "request", not_yet)
+    again = await service.send("PUT", ONE, DOCUMENT, idempotency_key="k")
+    assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
+    other = await service.send("PATCH", ONE, {"licence": "mit"}, idempotency_key="k")
+    assert (other.status_code, error(other)["code"]) == (422, "IDEMPOTENCY_MISMATCH")
+    assert service.epoch == 2
+
+
 async def test_a_refused_write_uses_no_key(service: Service) -> None:
     refused = await service.send("PUT", ONE, {"id": SPEC.id}, idempotency_key="k")
     assert refused.status_code == 422

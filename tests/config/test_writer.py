@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 import pytest
@@ -23,7 +21,13 @@ from sie_config.epochs.store import Event, Recorded, Stored
 from sie_config.epochs.writer import MOST_CHANGES, Request, Writer
 from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_sdk.errors import ConfigWriterBusyError, InvalidInputError, NotFoundError, QueueUnavailableError
+from sie_sdk.errors import (
+    ConfigurationError,
+    ConfigWriterBusyError,
+    InvalidInputError,
+    NotFoundError,
+    QueueUnavailableError,
+)
 from tests.config.writing import writing
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
@@ -41,7 +45,9 @@ async def put(
     wanted: dict[str, ModelSpec | None] = dict.fromkeys(gone)
     for each in specs:
         wanted |= {each.id: each} if isinstance(each, ModelSpec) else each
-    return await writer.write(lambda _: wanted, actor="a test", kind="put", dry_run=dry_run)
+    event = await writer.write(lambda _: wanted, actor="a test", kind="put", dry_run=dry_run)
+    assert not isinstance(event, Recorded)
+    return event
 
 
 async def as_stored(bucket: Bucket) -> Mirror:
@@ -135,6 +141,23 @@ async def test_queues_come_before_the_entries_that_need_them(broker: Broker) -> 
         assert seen == [(SPEC.id, 0)]
 
 
+async def test_a_writer_whose_queues_are_refused_leads_once_they_are_not(broker: Broker) -> None:
+    refusals = [ConfigurationError("The broker refuses CONSUMER.CREATE."), None]
+
+    async def provision(specs: object) -> None:
+        if refusals and (refusal := refusals.pop(0)) is not None:
+            raise refusal
+
+    await broker.provision([])
+    mirror = Mirror(broker.config, Registry(), baseline={SPEC.id: SPEC})
+    writer = Writer(broker.config, mirror, provision)
+    leading = asyncio.create_task(writer.run())
+    await eventually(lambda: writer.leading)
+    assert writer.state.specs() == [SPEC] and not refusals
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+
+
 async def test_an_answer_is_known_by_its_idempotency_key(broker: Broker) -> None:
     async with writing(broker) as writer:
         request = Request("key/1 *", "digest", lambda event: (201, f"epoch {event and event.epoch}".encode()))
@@ -172,72 +195,6 @@ async def test_the_state_of_any_epoch_can_be_read_back(broker: Broker) -> None:
         assert await writer.at(4) == states[4]
         with pytest.raises(NotFoundError, match="does not reach back"):
             await writer.at(2)
-
-
-@contextlib.asynccontextmanager
-async def second_writer(broker: Broker, first: Writer) -> AsyncIterator[Writer]:
-    """Another process's writer of the same catalogue, which stands by."""
-    mirror = Mirror(broker.config, Registry(), baseline={SPEC.id: SPEC})
-    await mirror.snapshot()
-    writer = Writer(broker.config, mirror, first._provision)
-    tasks = [asyncio.create_task(writer.run()), asyncio.create_task(mirror.follow())]
-    try:
-        yield writer
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_of_two_writers_the_next_writes_when_the_first_leaves(broker: Broker) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        async with writing(broker, SPEC) as first:
-            second = await stack.enter_async_context(second_writer(broker, first))
-            assert await put(first, OTHER) is not None
-            assert not second.leading
-        await eventually(lambda: second.leading)
-        event = await put(second, CHANGED)
-        assert event is not None and event.epoch == 3
-
-
-async def test_a_write_is_done_where_it_came_although_another_leads_and_is_asked_nothing(broker: Broker) -> None:
-    async with writing(broker, SPEC) as first, second_writer(broker, first) as second:
-        event = await put(second, OTHER)
-        assert event is not None and event.epoch == 2
-        await eventually(lambda: not first.leading)  # it hears of it at its next renewal
-        assert second.leading
-        again = await put(first, CHANGED)
-        assert again is not None and again.epoch == 3
-
-
-async def test_a_write_is_refused_while_another_process_writes(broker: Broker) -> None:
-    async with writing(broker, SPEC) as first, second_writer(broker, first) as second:
-
-        async def busy() -> None:
-            for length in itertools.count(100):
-                await put(first, msgspec.structs.replace(OTHER, max_sequence_length=length))
-                await asyncio.sleep(0.1)
-
-        task = asyncio.create_task(busy())
-        with pytest.raises(ConfigWriterBusyError):
-            await put(second, CHANGED)
-        assert first.leading and not second.leading
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_a_writer_whose_lease_is_another_s_changes_nothing(broker: Broker) -> None:
-    async with writing(broker, SPEC) as writer:
-        entry = await broker.config.read(store.LEASE)
-        # It slept for longer than its lease, and still believes in it.
-        assert await broker.config.replace(store.LEASE, b"another/1", entry.revision) is not None
-        before = {key: value for key, value in (await broker.config.entries()).items() if key != store.LEASE}
-        with pytest.raises(ConfigWriterBusyError):
-            await put(writer, OTHER)
-        after = await broker.config.entries()
-        del after[store.LEASE]
-        assert after == before
-        assert writer.state.specs() == [SPEC]
 
 
 async def test_a_write_that_was_not_answered_is_found_done(broker: Broker) -> None:

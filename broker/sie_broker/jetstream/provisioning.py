@@ -226,15 +226,24 @@ class Provisioner:
 
 
 async def _each(run: Callable[[T], Awaitable[object]], over: Iterable[T]) -> None:
-    """Run it over all, `AT_ONCE` at a time, until one fails."""
-    left = iter(over)
+    """Run it over all, `AT_ONCE` at a time, until one fails; what one is refused keeps none of the others waiting.
+
+    Raises:
+        ConfigurationError: the first that was refused; the others are done.
+    """
+    left, refused = iter(over), list[ConfigurationError]()
 
     async def take() -> None:
         for each in left:
-            await run(each)
+            try:
+                await run(each)
+            except ConfigurationError as error:
+                refused.append(error)
 
     tasks = [asyncio.create_task(take()) for _ in range(AT_ONCE)]
     try:
         await asyncio.gather(*tasks)
     finally:
         await end(*tasks)
+    if refused:
+        raise refused[0]

@@ -21,7 +21,6 @@ from sie_broker.http_body import read_body
 from sie_broker.jetstream.connection import cancelled
 from sie_config.api import preconditions
 from sie_config.api.auth import Access
-from sie_config.api.body import YAML
 from sie_config.api.bundle_reads import Bundles
 from sie_config.api.export import Export, as_yaml
 from sie_config.deployment import placement
@@ -29,6 +28,7 @@ from sie_config.deployment.placement import Deployment
 from sie_config.epochs.state import State
 from sie_config.model import model_spec, schema
 from sie_config.model.model_spec import ModelSpec
+from sie_config.model.plain import YAML
 from sie_config.registry import Registry, lane_of, lanes_of
 from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError

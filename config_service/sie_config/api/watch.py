@@ -80,10 +80,11 @@ class Watch:
 
     async def _stream(self, last: int | None) -> AsyncIterator[bytes]:
         messages = Messages(BEHIND)
-        for message in self._since(last):
-            yield message
-        self._watchers.add(messages)
+        missed = self._since(last)
+        self._watchers.add(messages)  # at once: what is written while a slow client is sent the rest comes after it
         try:
+            for message in missed:
+                yield message
             while (coming := await _next(messages)) is not None:
                 yield coming
         finally:

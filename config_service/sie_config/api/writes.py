@@ -17,16 +17,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker.http_body import read_body
-from sie_config.api import answers, body, edits, preconditions, write_terms
+from sie_config.api import answers, edits, preconditions, write_terms
 from sie_config.api.answers import Done, Seen, Told
 from sie_config.api.auth import Access
 from sie_config.api.edits import Wanted
 from sie_config.api.history import whole_number
 from sie_config.api.write_terms import Terms
 from sie_config.epochs.state import State
-from sie_config.epochs.store import Event, Kind
+from sie_config.epochs.store import Event, Kind, Recorded
 from sie_config.epochs.writer import Edit, Writer
 from sie_config.epochs.writer import Request as Asked
+from sie_config.model import plain
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk import wire
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, UnsupportedMediaTypeError
@@ -72,7 +73,7 @@ class Writes:
     async def append(self, request: Request) -> Response:
         """A new model, or new profiles of one that is there."""
         sent = await _read(request)
-        document = body.mapping(sent.documents)
+        document = plain.mapping(sent.documents)
         model = str(document.get("id", ""))
         edit = edits.append(document)
         return await self._write(
@@ -82,13 +83,13 @@ class Writes:
     async def put(self, request: Request) -> Response:
         """The whole spec of a model."""
         sent, model = await _read(request), _model(request)
-        edit = edits.put(model, body.mapping(sent.documents))
+        edit = edits.put(model, plain.mapping(sent.documents))
         return await self._write(sent.terms, "put", edit, model, lambda done: answers.replaced(done, self._told))
 
     async def patch(self, request: Request) -> Response:
         """Some fields of a model."""
         sent, model = await _read(request), _model(request)
-        edit = edits.patch(model, body.mapping(sent.documents))
+        edit = edits.patch(model, plain.mapping(sent.documents))
         return await self._write(sent.terms, "patch", edit, model, lambda done: answers.replaced(done, self._told))
 
     async def delete(self, request: Request) -> Response:
@@ -132,13 +133,7 @@ class Writes:
             recorded = await self._writer.request(terms.key)
             if recorded is None:
                 return await self._once(terms, kind, edit, model, answered)
-        if recorded.digest != terms.digest:
-            raise IdempotencyMismatchError(
-                "This Idempotency-Key was used for another request.",
-                field="Idempotency-Key",
-                hint="Send a key of its own with each write, and the same again only with the same write.",
-            )
-        return _answer(recorded.status, recorded.body, {"Idempotency-Replayed": "true"})
+        return _again(recorded, terms)
 
     async def _once(self, terms: Terms, kind: Kind, edit: Edit, model: str | None, answered: Answered) -> Response:
         seen: list[Seen] = []
@@ -155,7 +150,20 @@ class Writes:
         event = await self._writer.write(
             noticed, actor=terms.actor, kind=kind, note=terms.note, request=request, dry_run=terms.dry_run
         )
+        if isinstance(event, Recorded):  # another copy of the service was asked it, too, and was faster
+            return _again(event, terms)
         return _answer(*answer(event))
+
+
+def _again(recorded: Recorded, terms: Terms) -> Response:
+    """The answer that the key was given before."""
+    if recorded.digest != terms.digest:
+        raise IdempotencyMismatchError(
+            "This Idempotency-Key was used for another request.",
+            field="Idempotency-Key",
+            hint="Send a key of its own with each write, and the same again only with the same write.",
+        )
+    return _answer(recorded.status, recorded.body, {"Idempotency-Replayed": "true"})
 
 
 def _answer(status: int, written: bytes, headers: Mapping[str, str] | None = None) -> Response:
@@ -175,14 +183,14 @@ async def _read(request: Request, further: tuple[str, ...] = ()) -> Sent:
             f"The body is encoded as {encoding[:64]!r}.", field="Content-Encoding", hint="Send it as it is."
         )
     query = dict(request.query_params)
-    content = await read_body(request, body.MAX_BYTES)
+    content = await read_body(request, plain.MAX_BYTES)
     place = f"{request.method} {request.url.path}"
     terms = write_terms.read(place, query, request.headers, content, further)
     media = request.headers.get("content-type")
     if not content:
         return Sent([], terms, query)
     long = len(content) > SHORT_BYTES
-    documents = await asyncio.to_thread(body.read, content, media) if long else body.read(content, media)
+    documents = await asyncio.to_thread(plain.read, content, media) if long else plain.read(content, media)
     return Sent(documents, terms, query)
 
 

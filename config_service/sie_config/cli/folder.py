@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sie_config.api import body
-from sie_config.model import validation
+from sie_config.model import plain, validation
 from sie_config.model.structure import Finding
-from sie_sdk.errors import ConfigurationError, InvalidInputError
+from sie_sdk.errors import ConfigurationError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
@@ -31,9 +30,10 @@ def read(paths: Sequence[str]) -> list[Written]:
     """Every document of these files and folders; of folders, what lies below them and is no hidden file.
 
     Raises:
-        ConfigurationError: a path is not there, a folder holds nothing, or a file cannot be read.
+        ConfigurationError: a path is not there, a folder has no file, a file by itself no document, or one cannot be
+            read.
     """
-    return [each for name, content in _files(paths) for each in _documents(name, content)]
+    return [each for path in paths for each in _read(path)]
 
 
 def specs(paths: Sequence[str]) -> list[dict[str, Any]]:
@@ -52,23 +52,35 @@ def specs(paths: Sequence[str]) -> list[dict[str, Any]]:
     return [each.document for each in written]
 
 
-def _files(paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    for each in paths:
-        if each == STDIN:
-            yield "standard input", sys.stdin.buffer.read()
-            continue
-        path = Path(each)
-        if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and not _hidden(file, path))
-            if not found:
-                raise ConfigurationError(
-                    f"There is no spec in {each}.", hint=f"Specs are files that end in {', '.join(SUFFIXES)}."
-                )
-            yield from ((str(file), file.read_bytes()) for file in found)
-        elif path.exists():
-            yield each, path.read_bytes()
-        else:
-            raise ConfigurationError(f"There is no {each}.", hint="Name a file or a folder of specs.")
+def _read(path: str) -> list[Written]:
+    try:
+        files = list(_files(path))
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename or _name(path)} cannot be read: {error.strerror}.") from None
+    found = [each for name, content in files for each in _documents(name, content)]
+    # An empty pipe or a file cut short would prune everything; who means that keeps an empty file in a folder.
+    if not files or not (found or Path(path).is_dir()):
+        told = f"Specs are YAML or JSON; of a folder, files that end in {', '.join(SUFFIXES)}."
+        raise ConfigurationError(f"There is no spec in {_name(path)}.", hint=told)
+    return found
+
+
+def _files(path: str) -> Iterator[tuple[str, bytes]]:
+    if path == STDIN:
+        if sys.stdin is None:
+            raise ConfigurationError("Standard input is closed.", hint="Name a file or a folder of specs.")
+        yield _name(path), sys.stdin.buffer.read()
+    elif (folder := Path(path)).is_dir():
+        found = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and not _hidden(file, folder))
+        yield from ((str(file), file.read_bytes()) for file in found)
+    elif folder.exists():
+        yield path, folder.read_bytes()
+    else:
+        raise ConfigurationError(f"There is no {path}.", hint="Name a file or a folder of specs.")
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == STDIN else path
 
 
 def _hidden(file: Path, folder: Path) -> bool:
@@ -76,10 +88,7 @@ def _hidden(file: Path, folder: Path) -> bool:
 
 
 def _documents(name: str, content: bytes) -> Iterator[Written]:
-    try:
-        documents = body.read(content, body.YAML)
-    except InvalidInputError as error:
-        raise ConfigurationError(f"{name}: {error.message}", hint=error.hint) from None
+    documents = plain.of_file(name, content)
     for number, document in enumerate(documents, 1):
         where = name if len(documents) == 1 else f"{name}, document {number}"
         yield Written(where, document if isinstance(document, dict) else {}, validation.faults(document))

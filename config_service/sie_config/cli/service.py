@@ -109,7 +109,7 @@ class ConfigService:
         """The server-sent events of a route, each with its kind, for ever: from one stream to the next.
 
         Raises:
-            SIEError: the first stream cannot be had.
+            SIEError: the first stream cannot be had, or a later one is refused for what was asked, not for the moment.
         """
         seen, first = since, True
         client = self._service or self._server
@@ -120,10 +120,10 @@ class ConfigService:
             try:
                 timeout = httpx.Timeout(TIMEOUT_S, read=SILENT_S)
                 with httpx.stream("GET", client.base_url + path, headers=headers, timeout=timeout) as stream:
-                    if not stream.is_success:
-                        raise refusals.read_error(stream.status_code, stream.headers, stream.read())
+                    if first or (stream.is_client_error and stream.status_code != httpx.codes.TOO_MANY_REQUESTS):
+                        _check(stream)
                     first = False
-                    for event in _events(stream.iter_lines()):
+                    for event in _events(stream.iter_lines() if stream.is_success else ()):
                         seen = int(event["id"])
                         yield event["event"], msgspec.json.decode(event["data"])
             except httpx.HTTPError as error:
@@ -217,6 +217,11 @@ def actor() -> str:
 def model_path(model: str) -> str:
     """The path of a model."""
     return f"/v1/configs/models/{quote(model, safe='/:')}"
+
+
+def _check(stream: httpx.Response) -> None:
+    if not stream.is_success:
+        raise refusals.read_error(stream.status_code, stream.headers, stream.read())
 
 
 def _events(lines: Iterable[str]) -> Iterator[dict[str, str]]:

@@ -7,6 +7,7 @@ Services.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -26,7 +27,19 @@ RESERVED_BYTES: Final = GIB
 MODELS_SHARE: Final = 0.8
 """Of the rest, for weights; what remains holds the tensors of a forward pass."""
 
-Quantity = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")]
+Quantity = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=20)]
+_UNITS: Final = {
+    "": 1,
+    "m": 1e-3,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -81,6 +94,12 @@ class MachineProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The settings of a worker on it."""
         told = {"SIE_PROFILE": self.name, "SIE_DEVICE": self.device, "SIE_PRECISION": self.precision}
         return told | ({"SIE_MODEL_BYTES": str(self.model_bytes)} if self.model_bytes else {})
+
+
+def amount(quantity: str) -> float:
+    """A quantity in Kubernetes' words as a number."""
+    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity).groups()  # type: ignore[union-attr]
+    return float(number) * _UNITS[unit]
 
 
 def load(path: Path = PACKAGED) -> tuple[MachineProfile, ...]:

@@ -15,8 +15,8 @@ import msgspec
 
 from sie_config.deployment import machine_profile, placement
 from sie_config.deployment.bundle_spec import BundleSpec
-from sie_config.deployment.machine_profile import GPU_RESOURCE, MachineProfile
-from sie_config.deployment.values import Lane, Values
+from sie_config.deployment.machine_profile import GPU_RESOURCE, MachineProfile, amount
+from sie_config.deployment.values import Lane, Values, over
 from sie_sdk.errors import ConfigurationError
 
 Json = dict[str, Any]
@@ -32,8 +32,6 @@ CA: Final = "/etc/sie/ca"
 USER: Final = 65532
 LONGEST_NAME: Final = 57
 """Of a Service: a revision's name is it and six characters, and a label's value."""
-
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def services(there: placement.Deployment, values: Values) -> list[Json]:
@@ -134,8 +132,7 @@ def nats_access(user: str, values: Values) -> list[Json]:
 
 def in_bytes(quantity: str) -> int:
     """A quantity of memory, in Kubernetes' words."""
-    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity).groups()  # type: ignore[union-attr]
-    return int(float(number) * _UNITS[unit])
+    return int(amount(quantity))
 
 
 def _pod(bundle: BundleSpec, profile: MachineProfile, lane: Lane, values: Values) -> Json:
@@ -238,7 +235,8 @@ def deployment(values: Values) -> placement.Deployment:
     """What the values deploy of the packaged bundles and machine profiles.
 
     Raises:
-        ConfigurationError: a machine profile is not known, or asks for another number of GPUs than it has.
+        ConfigurationError: a machine profile is not known, asks for another number of GPUs than it has, or for more
+            than its limit.
     """
     there = placement.deployment(values.profiles)
     for profile in there.machine_profiles:
@@ -249,4 +247,7 @@ def deployment(values: Values) -> placement.Deployment:
                 field=f"machine_profiles.{profile.name}.limits.{GPU_RESOURCE}",
                 hint=f"{machine_profile.PACKAGED.name} says how many.",
             )
+        asked = resources(profile, lane) if lane is not None else {"requests": {}, "limits": {}}
+        for found in over(("machine_profiles", profile.name), asked["requests"], asked["limits"]):
+            raise ConfigurationError(f"{found}.", field=found.path, limit=found.allowed)
     return there

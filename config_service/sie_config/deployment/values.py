@@ -7,22 +7,30 @@ Owns the record, its reading, and the addresses that follow from it. What Kubern
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 
 from sie_broker.events.allow_list import AllowList
-from sie_config.deployment.machine_profile import Quantity
+from sie_config.deployment.machine_profile import Quantity, amount
 from sie_config.model import faults
 from sie_config.model.model_spec import Name
+from sie_config.model.structure import Finding, finding
+from sie_config.model.structure import Path as Place
 from sie_sdk.errors import ConfigurationError
 
 FILE: Final = "values.yaml"
 ASKED_FOR: Final = 100
 """Pods that are asked of a Service at most, where its budget is smaller: ``kn`` may raise that at any time."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
-Seconds = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(s|m)$")]
+Seconds = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,6}(s|m)$")]
+Line = Annotated[str, msgspec.Meta(pattern=r"^[^\r\n\0]*$", description="a text of one line")]
+OURS: Final[dict[str, tuple[str, ...]]] = {"bundle": ("SIE_NATS_URL", "SIE_BUNDLE", "SIE_PROFILE")}
+"""Settings that follow from the other values; of a process that is not named, ``SIE_NATS_URL`` alone."""
+TIMES: Final = {"window": (6, 3600), "scale_down_delay": (0, 3600)}
+"""What Knative takes, in seconds."""
 Component = Literal["ingress", "config", "demand", "bundle"]
 
 
@@ -55,7 +63,7 @@ class Nats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     """An odd number: of an even one, half are no majority."""
     storage: Quantity = "32Gi"
-    """Of each. Streams set 12Gi of it aside (docs/settings.md)."""
+    """Of each. Streams set 11Gi of it aside (docs/settings.md)."""
     storage_class: str = ""
     """Empty: the cluster's own choice."""
     requests: dict[str, Quantity] = msgspec.field(default_factory=lambda: {"cpu": "500m", "memory": "1Gi"})
@@ -101,7 +109,7 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: Weights = Weights()
     reply_sinks: list[str] = []
     """Beginnings of URLs to which results may be sent (``SIE_REPLY_SINKS``): the Brokers of Knative Eventing, say."""
-    settings: dict[Component, dict[str, str]] = {}
+    settings: dict[Component, dict[str, Line]] = {}
     """Further ``SIE_*`` settings of each process (docs/settings.md)."""
 
     @property
@@ -143,27 +151,81 @@ def load(folder: Path) -> Values:
     """The values of an overlay's folder.
 
     Raises:
-        ConfigurationError: names all faults.
+        ConfigurationError: names all faults; or the folder has no such file.
     """
     path = folder / FILE
-    values = faults.checked(faults.from_yaml(path), Values, origin=str(path))
-    if not values.machine_profiles:
-        raise ConfigurationError(f"{path}: machine_profiles is empty.", field="machine_profiles", hint="Name one: cpu.")
-    if values.nats.servers % 2 == 0:
+    if not path.is_file():
         raise ConfigurationError(
-            f"{path}: nats.servers: {values.nats.servers} is even.", field="nats.servers", hint="One, three or five."
+            f"There is no {path}.", field=FILE, hint="Name the folder of an overlay, which has one: knative/README.md."
+        )
+    values = faults.checked(faults.from_yaml(path), Values, origin=str(path))
+    if found := list(_mismatches(values)):
+        told = "; ".join(map(str, found))
+        raise ConfigurationError(
+            f"{path} is wrong: {told}.",
+            field=found[0].path,
+            hint="knative/README.md says what each value may be.",
+            faults=msgspec.to_builtins(found),
         )
     try:
         AllowList(",".join(values.reply_sinks), "")
     except ConfigurationError as error:
         error.field = "reply_sinks"
         raise
+    return values
+
+
+def _mismatches(values: Values) -> Iterator[Finding]:
+    """What is wrong between values that are right by themselves."""
+    if not values.machine_profiles:
+        yield Finding("machine_profiles", "machine_profiles is empty; name one: cpu")
+    if values.nats.servers % 2 == 0:
+        yield finding(("nats", "servers"), f"{values.nats.servers} is even", values.nats.servers, "1, 3 or 5")
+    for name, scale in (("ingress", values.ingress), ("config", values.config)):
+        if scale.min_scale > scale.max_scale:
+            wanted = f"at most max_scale, {scale.max_scale}"
+            yield finding((name, "min_scale"), f"{scale.min_scale} is not {wanted}", scale.min_scale, wanted)
+    for name, (low, high) in TIMES.items():
+        told = getattr(values, name)
+        if not low <= int(told[:-1]) * (60 if told.endswith("m") else 1) <= high:
+            yield finding((name,), f"{told} is not from {low}s to {high}s, as Knative wants it", told)
+    yield from _memories(values)
+    yield from over(("nats",), values.nats.requests, values.nats.limits)
     for component, settings in values.settings.items():
         for name in settings:
+            at = ("settings", component, name)
             if not re.fullmatch(r"SIE_[A-Z0-9_]+", name):
-                raise ConfigurationError(
-                    f"{path}: settings.{component} has {name}, which is no setting.",
-                    field=f"settings.{component}.{name}",
-                    hint="docs/settings.md has them all.",
-                )
-    return values
+                yield finding(at, "is no setting; docs/settings.md has them all")
+            elif name in OURS.get(component, ("SIE_NATS_URL",)):
+                yield finding(at, "follows from the other values: leave it out")
+
+
+def _memories(values: Values) -> Iterator[Finding]:
+    """Bytes in thousandths, which nobody means."""
+    given: list[tuple[Place, dict[str, str]]] = [
+        (("nats",), {"storage": values.nats.storage}),
+        (("weights",), {"size": values.weights.size}),
+        (("ingress", "requests"), values.ingress.requests),
+        (("config", "requests"), values.config.requests),
+        *((("nats", part), getattr(values.nats, part)) for part in _PARTS),
+        *(
+            (("machine_profiles", own, part), getattr(values.machine_profiles[own], part))
+            for own in values.machine_profiles
+            for part in _PARTS
+        ),
+    ]
+    for at, quantities in given:
+        for name, asked in quantities.items():
+            if name != "cpu" and asked.endswith("m"):
+                yield finding((*at, name), f"{asked} is in thousandths, which only cpu is", asked, "512Mi")
+
+
+_PARTS: Final = ("requests", "limits")
+
+
+def over(at: Place, requests: Mapping[str, str], limits: Mapping[str, str]) -> Iterator[Finding]:
+    """What is asked for beyond its limit, which Kubernetes refuses."""
+    for name, asked in requests.items():
+        if name in limits and amount(asked) > amount(limits[name]):
+            wanted = f"at most its limit, {limits[name]}"
+            yield finding((*at, "requests", name), f"{asked} is not {wanted}", asked, wanted)

@@ -8,6 +8,7 @@ told is what was stored. Not here: what people may ask for (``edits``), and how 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import uuid
@@ -19,13 +20,20 @@ from sie_broker import clock
 from sie_broker.contract import Bucket
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.lease import Lease
-from sie_broker.records import Put
+from sie_broker.records import Entry, Put
 from sie_config.epochs import store
 from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.state import State
 from sie_config.epochs.store import Event, Kind, Recorded, Stored
 from sie_config.model.model_spec import ModelSpec
-from sie_sdk.errors import ConfigWriterBusyError, InvalidInputError, NotFoundError, QueueUnavailableError
+from sie_sdk.errors import (
+    ConfigurationError,
+    ConfigWriterBusyError,
+    InvalidInputError,
+    NotFoundError,
+    QueueUnavailableError,
+    SIEError,
+)
 
 log = logging.getLogger("sie.config.writer")
 
@@ -66,6 +74,11 @@ class Request(msgspec.Struct, frozen=True):
     digest: str
     answer: Answer
 
+    @property
+    def at(self) -> str:
+        """The key of the bucket under which the answer is kept."""
+        return store.request_key(self.key)
+
 
 class Writer:
     """Writes the catalogue of ``bucket``, which ``mirror`` follows. ``clock``: seconds since the epoch of Unix."""
@@ -86,8 +99,6 @@ class Writer:
         self._lease = lease or Lease(bucket, store.LEASE, holder)
         self._leading = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._marked = (-1, 0)
-        """An epoch, and the revision of its mark."""
 
     @property
     def state(self) -> State:
@@ -112,10 +123,11 @@ class Writer:
         note: str = "",
         request: Request | None = None,
         dry_run: bool = False,
-    ) -> Event | None:
+    ) -> Event | Recorded | None:
         """Do what ``edit`` wants, all of it in one epoch. None: nothing has to change.
 
-        ``dry_run``: the event as it would be, and nothing is written.
+        ``dry_run``: the event as it would be, and nothing is written. ``request``: what was answered to its key, here
+        or by another process, is returned instead, and nothing is done.
 
         Raises:
             ConfigWriterBusyError: another process writes, or the broker is away. What was asked may yet be done, if
@@ -126,10 +138,11 @@ class Writer:
         if dry_run:
             return self._event(edit, actor, kind, note)
         await self._await_lead()
-        # Those that wait for their turn have their queues made meanwhile: that takes longer than the write.
-        event = self._event(edit, actor, kind, note)
-        if event is not None and self._turn.locked():
-            await self._lay(event)
+        if self._turn.locked():
+            # Those that wait for their turn have their queues made meanwhile: that takes longer than the write.
+            with contextlib.suppress(SIEError):  # which is said in its turn, if it is so then
+                if (event := self._event(edit, actor, kind, note)) is not None:
+                    await self._lay(event)
         async with self._turn:
             return await self._write(edit, actor, kind, note, request)
 
@@ -213,7 +226,7 @@ class Writer:
                 await self._mirror.look()
                 await self._seed()
                 break
-            except (QueueUnavailableError, ConfigWriterBusyError) as error:
+            except (QueueUnavailableError, ConfigWriterBusyError, ConfigurationError) as error:
                 log.warning("the catalogue is not ready to be written: %s", error)
                 await asyncio.sleep(0.2)
         self._leading.set()
@@ -238,28 +251,39 @@ class Writer:
             return None
         return Event(self.state.epoch + 1, self._clock(), actor, kind, changes, note, uuid.uuid4().hex)
 
-    async def _write(self, edit: Edit, actor: str, kind: Kind, note: str, request: Request | None) -> Event | None:
+    async def _write(
+        self, edit: Edit, actor: str, kind: Kind, note: str, request: Request | None
+    ) -> Event | Recorded | None:
         for _ in range(ATTEMPTS):
-            event = self._event(edit, actor, kind, note)
             try:
-                if event is None:
-                    await self._record(request)
-                    return None
-                await self._lay(event)
-                if await self._commit(event, request):
-                    self._mirror.apply(event)
-                    return event
+                mark = await self._bucket.read(store.EPOCH)
+                # Else another wrote: that nothing has to change, or cannot, is not said of what was before that.
+                if (0 if mark.value is None else store.read_mark(mark.value).epoch) == self.state.epoch:
+                    asked = Entry(None, 0) if request is None else await self._bucket.read(request.at)
+                    if asked.value is not None:
+                        return store.read_recorded(asked.value)
+                    event = self._event(edit, actor, kind, note)
+                    answered = None if request is None else self._answered(request, event, asked.revision)
+                    if await (self._record(answered) if event is None else self._commit(event, mark, answered)):
+                        return event
                 await self._mirror.look()
             except QueueUnavailableError as error:
                 raise _busy("The broker does not answer.") from error
         raise _busy("Others write the catalogue at the same time.")
 
-    async def _record(self, request: Request | None) -> None:
+    def _answered(self, request: Request, event: Event | None, revision: int) -> Put:
+        """What a request is answered, kept if nobody obeyed its key meanwhile."""
+        epoch = self.state.epoch if event is None else event.epoch
+        recorded = Recorded(request.digest, *request.answer(event), epoch)
+        return Put(request.at, store.encode(recorded), revision, REQUEST_S)
+
+    async def _record(self, answered: Put | None) -> bool:
         """Keep what a request was answered that had nothing to change: with its key it never changes anything."""
-        if request is not None:
-            key = store.request_key(request.key)
-            recorded = store.encode(Recorded(request.digest, *request.answer(None), self.state.epoch))
-            await self._bucket.replace(key, recorded, (await self._bucket.read(key)).revision, REQUEST_S)
+        if answered is None:
+            return True
+        key, value, revision, ttl_s = answered
+        assert value is not None and revision is not None
+        return await self._bucket.replace(key, value, revision, ttl_s) is not None
 
     async def _lay(self, event: Event) -> None:
         """Make the queues that its models need.
@@ -272,35 +296,32 @@ class Writer:
         except QueueUnavailableError as error:
             raise _busy("The broker does not answer.") from error
 
-    async def _commit(self, event: Event, request: Request | None) -> bool:
+    async def _commit(self, event: Event, mark: Entry, answered: Put | None) -> bool:
         """Whether it stands there now; False: somebody else's write does, or the lease was renewed or lost."""
-        token, revision = self._lease.token, await self._revision(event.epoch - 1)
-        if not token or revision is None:
+        await self._lay(event)
+        if not (token := self._lease.token):
             return False
         written = store.encode(event)
         if len(written) > MOST_BYTES:
             raise InvalidInputError(
                 "The write is too large.", field="models", limit=f"{MOST_BYTES} bytes", hint="Write in parts."
             )
-        puts = [Put(store.EPOCH, store.encode(self.state.after(event)), revision)]
+        puts = [Put(store.EPOCH, store.encode(self.state.after(event)), mark.revision)]
         puts += [
             Put(store.model_key(each.model), None if each.after is None else store.encode(each.after))
             for each in event.changes
         ]
-        if request is not None:
-            status, body = request.answer(event)
-            recorded = Recorded(request.digest, status, body, event.epoch)
-            puts.append(Put(store.request_key(request.key), store.encode(recorded), ttl_s=REQUEST_S))
+        if answered is not None:
+            puts.append(answered)
         puts.append(Put(store.event_key(event.epoch), written, ttl_s=HISTORY_S))
         self._mirror.writing = event.epoch
         try:
-            revisions = await self._bucket.commit(puts, {store.LEASE: token})
+            stands = await self._bucket.commit(puts, {store.LEASE: token}) is not None
         except QueueUnavailableError:
-            return await self._stands(event)
-        if revisions is None:
-            return False
-        self._marked = (event.epoch, revisions[0])
-        return True
+            stands = await self._stands(event)
+        if stands:
+            self._mirror.apply(event)
+        return stands
 
     async def _stands(self, event: Event) -> bool:
         """Whether a write that was not answered was done.
@@ -312,15 +333,6 @@ class Writer:
         if found is None:
             raise QueueUnavailableError("The broker did not answer the write.", retry_after=1.0)
         return found.id == event.id
-
-    async def _revision(self, epoch: int) -> int | None:
-        """The revision of the mark, which must be of that epoch; None: it is of another."""
-        if self._marked[0] != epoch:
-            entry = await self._bucket.read(store.EPOCH)
-            there = 0 if entry.value is None else store.read_mark(entry.value).epoch
-            self._marked = (there, entry.revision)
-        known, revision = self._marked
-        return revision if known == epoch else None
 
 
 def _seed(state: State) -> Mapping[str, ModelSpec | None]:

@@ -10,27 +10,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
-from sie_config.model import structure
+from sie_config.model import plain, structure
 from sie_sdk.errors import ConfigurationError
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-# libyaml reads ten times as fast; a PyYAML built without it has the same in Python alone.
-_Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 def from_yaml(path: Path) -> Any:
-    """What a YAML file says.
+    """What the one document of a YAML file says, read as strictly as what comes to the API; None: it is empty.
 
     Raises:
         ConfigurationError: it cannot be read as that.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ConfigurationError(f"{path.name} is not YAML: {str(error).splitlines()[0]}.", field=path.name) from None
+        documents = plain.of_file(path.name, path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"{path.name} cannot be read: {error.strerror}.", field=path.name) from None
+    if len(documents) > 1:
+        raise ConfigurationError(f"{path.name} holds {len(documents)} documents, not one.", field=path.name)
+    return documents[0] if documents else None
 
 
 def checked(document: Any, kind: type[R], *, origin: str) -> R:

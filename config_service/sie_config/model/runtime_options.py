@@ -1,7 +1,7 @@
 """Runtime options: which ones each operation reads, and which values a profile may give them. Pure.
 
-Owns their names and types. What an option does stands where it is read (``sie_bundle.operations``), what a profile's
-do to a request in ``profile``.
+Owns their names and types, and how large an encoding may be. What an option does stands where it is read
+(``sie_bundle.operations``), what a profile's do to a request in ``profile``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ PARAMS: Final = ("output_types", "output_dtype", "instruction")
 """What a profile gives an encode request as ``params``, so that the request's own come first there too."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+
+MUVERA_LARGEST: Final = 1 << 24
+"""The most numbers that a fixed dimensional encoding may have before its final projection."""
+MUVERA_REPETITIONS: Final = 40
+MUVERA_SIMHASH_BITS: Final = 6
 
 
 Option: TypeAlias = Literal[
@@ -123,6 +128,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Labels do not exclude each other."""
     hypothesis_template: str | None = None
     """What is made of a label, with its place ``{}``."""
+
+
+def muvera_numbers(dim: int, repetitions: int | None, simhash_bits: int | None, projection: int | None) -> int:
+    """How many numbers a fixed dimensional encoding of vectors of ``dim`` has before its final projection."""
+    partitions = MUVERA_REPETITIONS if repetitions is None else repetitions
+    bits = MUVERA_SIMHASH_BITS if simhash_bits is None else simhash_bits
+    return (partitions << bits) * (projection or dim)
 
 
 KNOWN: Final = frozenset(Options.__struct_fields__)

@@ -200,7 +200,7 @@ def _is(kind: inspect.Type, value: Any) -> bool:
             whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
             return whole and _within(value, low, high)
         case inspect.FloatType(ge=low, le=high):
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            number = _is(_WHOLE, value) or (isinstance(value, float) and math.isfinite(value))
             return number and _within(value, low, high)
         case inspect.StrType(min_length=low, max_length=high, pattern=pattern):
             return (
@@ -210,6 +210,9 @@ def _is(kind: inspect.Type, value: Any) -> bool:
                 and value.encode(errors="replace").decode() == value
             )
     return False
+
+
+_WHOLE = inspect.IntType()
 
 
 def _name(key: Any) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from sie_config.model import runtime_options, structure, template
 from sie_config.model.model_spec import ModelSpec
+from sie_config.model.runtime_options import MUVERA_LARGEST, muvera_numbers
 from sie_config.model.sources import HubSource, LocalSource
 from sie_config.model.structure import Finding, Path, finding
 from sie_config.model.tasks import Tasks
@@ -259,8 +260,50 @@ def _hypothesis_of(given: _Given, at: Path) -> Iterator[Faulty]:
 
 
 def _muvera(given: _Given, at: Path) -> Iterator[Faulty]:
-    if given(*at, "muvera") is False:
-        yield _fault((*at, "muvera"), "false is refused: leave it out", False, "true, or a mapping of sizes")
+    path = (*at, "muvera")
+    sizes = given(*path)
+    if sizes is False:
+        yield _fault(path, "false is refused: leave it out", False, "true, or a mapping of sizes")
+    elif sizes is not None and _encodes(given) and "multivector" not in given.names("tasks"):
+        told = "the model has no multivectors to make one vector of"
+        yield _fault(path, told, sizes, "nothing, or tasks.multivector")
+    elif sizes is not None and (dim := given("tasks", "multivector", "dim")) is not None:
+        yield from _muvera_sizes(given, path, dim)
+
+
+def _muvera_sizes(given: _Given, path: Path, dim: int) -> Iterator[Faulty]:
+    repetitions, bits, projection = (given(*path, name) for name in ("repetitions", "simhash_bits", "projection"))
+    if projection is not None and projection > dim:
+        wanted = f"at most tasks.multivector.dim, {dim}"
+        yield _fault((*path, "projection"), f"{projection} is not {wanted}", projection, wanted)
+    elif (numbers := muvera_numbers(dim, repetitions, bits, projection)) > MUVERA_LARGEST:
+        wanted = f"at most {MUVERA_LARGEST} numbers before final_dims: fewer repetitions or bits, or a projection"
+        yield _fault(path, f"{numbers} numbers are not {wanted}", numbers, wanted)
+
+
+def _pooling(given: _Given, at: Path) -> Iterator[Faulty]:
+    if (pooling := given(*at, "pooling")) is not None and _encodes(given) and "dense" not in given.names("tasks"):
+        yield _fault((*at, "pooling"), "the model has no dense vectors to pool", pooling, "nothing, or tasks.dense")
+
+
+def _default_instruction(given: _Given, at: Path) -> Iterator[Faulty]:
+    if (default := given(*at, "default_instruction")) is None or not _encodes(given):
+        return
+    own = [given("tasks", "dense", f"{of}_template") for of in ("query", "document")]
+    templates = [given(*at, name) or of for name, of in zip(("query_template", "doc_template"), own, strict=True)]
+    if not any("{instruction}" in (template or "") for template in templates):
+        told = "no template has a place {instruction} for it"
+        yield _fault((*at, "default_instruction"), told, default, "instruction, or a query_template or doc_template")
+
+
+def _flat(given: _Given, at: Path) -> Iterator[Faulty]:
+    if given(*at, "flat_ner") is False and given("tasks", "extract", "kind") == "entities":
+        told = "entities of this model never lie over each other: leave it out"
+        yield _fault((*at, "flat_ner"), told, False, "true")
+
+
+def _encodes(given: _Given) -> bool:
+    return any(name in given.names("tasks") for name in ("dense", "sparse", "multivector"))
 
 
 def _lora(given: _Given, at: Path) -> Iterator[Faulty]:
@@ -271,7 +314,7 @@ def _lora(given: _Given, at: Path) -> Iterator[Faulty]:
 
 
 _OF_A_PROFILE: Final[tuple[Callable[..., Iterator[Faulty]], ...]] = (
-    *(_outputs, _dimensions, _hypothesis_of, _muvera, _lora),
+    *(_outputs, _dimensions, _hypothesis_of, _muvera, _pooling, _default_instruction, _flat, _lora),
     *(partial(_length_of, option=name) for name in ("max_seq_length", "query_max_length")),
     *(partial(_template_of, option=name) for name in ("query_template", "doc_template")),
 )

@@ -5,7 +5,7 @@ Owns the reading of that file. What the engine computes of it stands in ``sie_bu
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ class Gliner(msgspec.Struct, frozen=True):
 
     model_name: str = ""
     encoder_config: dict[str, Any] | None = None
-    max_len: int = 384
+    max_len: Annotated[int, msgspec.Meta(ge=1, le=1 << 31)] = 384
     span_mode: str = "markerV0"
     subtoken_pooling: str = "first"
     words_splitter_type: str = "whitespace"

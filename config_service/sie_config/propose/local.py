@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sie_config.propose import weights
-from sie_config.propose.folder import SMALL, TOKENIZER_JSON, Folder, fault, wanted
+from sie_config.propose.folder import SMALL, TOKENIZER_JSON, Folder, Tensor, fault, wanted
 from sie_sdk.errors import ConfigurationError
 
 _SNAPSHOT = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
@@ -35,7 +35,7 @@ def read(path: Path) -> Folder:
     while names := wanted(folder):
         folder = msgspec.structs.replace(folder, files={**folder.files, **{name: _small(path, name) for name in names}})
     safe = [name for name in weights.files(folder) if name.endswith(".safetensors")]
-    every = {tensor: own for name in safe for tensor, own in weights.tensors(_header(path / name)).items()}
+    every = {tensor: own for name in safe for tensor, own in _tensors(path / name, folder.sizes[name]).items()}
     return msgspec.structs.replace(folder, tensors=every if safe else None)
 
 
@@ -77,12 +77,12 @@ def _small(path: Path, name: str) -> bytes:
         raise ConfigurationError(f"{path / name} cannot be read: {error.strerror or error}.", field=name) from error
 
 
-def _header(path: Path) -> bytes:
+def _tensors(path: Path, size: int) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
-            header = file.read(length := weights.header_length(file.read(8)))
+            header = file.read(length := weights.header_length(file.read(8), path.name))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}.", field=path.name) from error
     if len(header) < length:
         raise fault(path.name, "header", f"it ends after {len(header)} of its {length} bytes")
-    return header
+    return weights.tensors(header, size, path.name)

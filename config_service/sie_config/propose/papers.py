@@ -191,7 +191,7 @@ class Papers(msgspec.Struct, frozen=True):
         """The card's tags and its pipeline, in lower case."""
         tags = self.card.get("tags")
         named = [*(tags if isinstance(tags, list) else [tags]), self.card.get("pipeline_tag")]
-        return frozenset(str(tag).lower() for tag in named if tag)
+        return frozenset(tag.lower() for tag in named if isinstance(tag, str) and tag)
 
 
 def read(folder: Folder) -> Papers:
@@ -250,6 +250,8 @@ def _card(content: bytes) -> tuple[dict[str, Any], str, str]:
     if (front := re.match(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", text, re.DOTALL)) is None:
         return {}, "", text
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(front[1], Loader=yaml.CSafeLoader)):
+            return {}, "it has aliases, which may stand for more than anybody can read", text[front.end() :]
         found = yaml.load(front[1], Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         return {}, str(error).splitlines()[0] if str(error) else type(error).__name__, text[front.end() :]

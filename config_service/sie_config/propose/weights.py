@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -24,9 +24,13 @@ LONGEST_HEADER: Final = 100_000_000
 """Bytes; what safetensors itself reads at most."""
 
 
+Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Entry(msgspec.Struct, frozen=True):
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
+    data_offsets: tuple[Size, Size]
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -46,35 +50,46 @@ def files(folder: Folder) -> list[str]:
         return [WEIGHTS]
     if (index := record(folder, INDEX, _Index)) is not None:
         parts = sorted(set(index.weight_map.values()))
-        return parts if folder.names.issuperset(parts) and not any("/" in name for name in parts) else []
+        own = all("/" not in name and name.endswith(".safetensors") for name in parts)
+        return parts if own and folder.names.issuperset(parts) else []
     return [PICKLED] if PICKLED in folder.names else []
 
 
-def header_length(first: bytes) -> int:
-    """How many bytes of header follow the first eight.
+def header_length(first: bytes, name: str = WEIGHTS) -> int:
+    """How many bytes of header follow the first eight of the file ``name``.
 
     Raises:
         ConfigurationError: this is no safetensors file.
     """
     length = int.from_bytes(first[:8], "little")
     if len(first) < 8 or not 2 <= length <= LONGEST_HEADER:
-        raise fault(WEIGHTS, "", "it does not begin as a safetensors file does")
+        raise fault(name, "", "it does not begin as a safetensors file does")
     return length
 
 
-def tensors(header: bytes) -> dict[str, Tensor]:
-    """The tensors a header lists, by name.
+def tensors(header: bytes, size: int, name: str = WEIGHTS) -> dict[str, Tensor]:
+    """The tensors that the header of the file ``name`` lists, by name. ``size``: of the whole file.
 
     Raises:
-        ConfigurationError: it is no header.
+        ConfigurationError: it is no header, or the data of its tensors is not all there.
     """
     try:
-        found = json.loads(header)
-        entries = {name: own for name, own in found.items() if name != "__metadata__"}
+        found = json.loads(header, object_pairs_hook=_once)
+        entries = {tensor: own for tensor, own in found.items() if tensor != "__metadata__"}
         read = msgspec.convert(entries, dict[str, _Entry])
     except (ValueError, AttributeError, RecursionError) as error:
-        raise fault(WEIGHTS, "header", str(error)[:120]) from None
-    return {name: Tensor(own.dtype, own.shape) for name, own in read.items()}
+        raise fault(name, "header", str(error)[:120]) from None
+    wanted = 8 + len(header) + max((own.data_offsets[1] for own in read.values()), default=0)
+    if size < wanted:
+        raise fault(name, "", f"it ends after {size} of its {wanted} bytes")
+    return {tensor: Tensor(own.dtype, own.shape) for tensor, own in read.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name is there twice")
+    return made
 
 
 def propose(papers: Papers, draft: Draft) -> None:

@@ -14,6 +14,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sie_config.model.runtime_options import (
+    MUVERA_LARGEST,
+    MUVERA_REPETITIONS,
+    MUVERA_SIMHASH_BITS,
+    muvera_numbers,
+)
 from sie_sdk.errors import InvalidInputError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -23,8 +29,6 @@ WEIGHTS: Final = 1 << 20
 """At most this many weights of tokens in buckets (4 MiB) exist at a time, but always those of one repetition."""
 ENCODINGS: Final = 1 << 20
 """At most this many numbers of encodings before the final projection (4 MiB) exist at a time, but always a text's."""
-LARGEST: Final = 1 << 24
-"""The most numbers an encoding may have before the final projection."""
 
 
 class Muvera(msgspec.Struct, frozen=True):
@@ -48,8 +52,8 @@ class Muvera(msgspec.Struct, frozen=True):
     """
 
     dim: int
-    repetitions: int = 40
-    simhash_bits: int = 6
+    repetitions: int = MUVERA_REPETITIONS
+    simhash_bits: int = MUVERA_SIMHASH_BITS
     projection: int | None = None
     final_dims: int | None = 10240
     seed: int = 42
@@ -57,7 +61,7 @@ class Muvera(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         ranges = {"dim": (1, 1 << 16), "repetitions": (1, 1024), "simhash_bits": (0, 12), "seed": (0, (1 << 32) - 1)}
         ranges |= {"projection": (1, self.dim)} if self.projection is not None else {}
-        ranges |= {"final_dims": (1, LARGEST)} if self.final_dims is not None else {}
+        ranges |= {"final_dims": (1, MUVERA_LARGEST)} if self.final_dims is not None else {}
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
@@ -66,11 +70,11 @@ class Muvera(msgspec.Struct, frozen=True):
                     field=f"params.options.muvera.{name}",
                     limit=high,
                 )
-        if self._unreduced > LARGEST:
+        if self._unreduced > MUVERA_LARGEST:
             raise InvalidInputError(
                 f"An encoding would have {self._unreduced} numbers before its final projection.",
                 field="params.options.muvera",
-                limit=LARGEST,
+                limit=MUVERA_LARGEST,
                 hint="Use fewer repetitions or bits, or a projection.",
             )
 
@@ -81,7 +85,7 @@ class Muvera(msgspec.Struct, frozen=True):
 
     @property
     def _unreduced(self) -> int:
-        return (self.repetitions << self.simhash_bits) * (self.projection or self.dim)
+        return muvera_numbers(self.dim, self.repetitions, self.simhash_bits, self.projection)
 
     def encode_queries(self, queries: Sequence[npt.NDArray[Any]]) -> Floats:
         """The encodings, float32 ``[n, dims]``, of queries, float arrays ``[tokens, dim]``.

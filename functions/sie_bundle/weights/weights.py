@@ -88,8 +88,10 @@ def here(spec: ModelSpec, weights_dir: Path | None, cache_dir: Path) -> Weights 
 
 def _here(wanted: Wanted, weights_dir: Path | None, cache_dir: Path) -> Weights | None:
     for source in wanted.sources:
-        if (folder := _folder(wanted, source, weights_dir, cache_dir)) and not _missing(wanted, folder):
-            return Weights(folder, describe(source))
+        # A name too long, or a folder that may not be looked into: why, is said if no other source has it.
+        with suppress(OSError):
+            if (folder := _folder(wanted, source, weights_dir, cache_dir)) and not _missing(wanted, folder):
+                return Weights(folder, describe(source))
     return None
 
 
@@ -161,12 +163,20 @@ def _folder(wanted: Wanted, source: Source, weights_dir: Path | None, cache_dir:
     kept = cache_dir / "weights" / wanted.kept
     match source:
         case LocalSource():
-            path = Path(source.path).expanduser()
+            path = _own(source.path)
             return path if path.is_absolute() else weights_dir and weights_dir / path
         case HubSource():
             return kept / source.revision
         case PackageSource():
             return kept / source.sha256
+
+
+def _own(path: str) -> Path:
+    """A local source with its user's home; who is no user here has none, and other sources may still have it."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _missing(wanted: Wanted, folder: Path) -> list[str]:

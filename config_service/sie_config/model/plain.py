@@ -1,4 +1,5 @@
-"""What comes to a write as YAML or JSON, read into plain data: maps with text for keys, lists, text, numbers, truths.
+"""What comes to a write, or stands in a file, as YAML or JSON, read into plain data: maps with text for keys, lists,
+text, numbers, truths.
 
 Owns what is refused on the way, because two readers of it would not agree or because reading it costs more than its
 bytes: keys twice, keys that are no text, aliases, depth, numbers that are none. What it means is ``model_spec``'s.
@@ -16,7 +17,7 @@ import msgspec
 import yaml
 
 from sie_sdk import wire
-from sie_sdk.errors import InvalidInputError, UnsupportedMediaTypeError
+from sie_sdk.errors import ConfigurationError, InvalidInputError, UnsupportedMediaTypeError
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
@@ -62,6 +63,19 @@ def read(body: bytes, content_type: str | None) -> list[Any]:
     for document in documents:
         _check(document)
     return [document for document in documents if document is not None]
+
+
+def of_file(name: str, content: bytes) -> list[Any]:
+    """The documents of a file of YAML, as `read` has them.
+
+    Raises:
+        ConfigurationError: what `read` refuses, with the file's name.
+    """
+    try:
+        return read(content, YAML)
+    except InvalidInputError as error:
+        told = error.message.replace("The body", name, 1)
+        raise ConfigurationError(told, field=name, hint=error.hint) from None
 
 
 def mapping(documents: list[Any]) -> dict[str, Any]:

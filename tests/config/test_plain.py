@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_config.api import body
+from sie_config.model import plain
 from sie_sdk.errors import InvalidInputError, UnsupportedMediaTypeError
 
 # Beginning and end of a text come back otherwise from YAML only where YAML has no such letter.
@@ -27,20 +27,20 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(TEXTS, VALUES))
 def test_a_document_comes_as_json_as_it_was(document: dict[str, Any]) -> None:
-    assert body.read(json.dumps(document).encode(), "application/json; charset=utf-8") == [document]
+    assert plain.read(json.dumps(document).encode(), "application/json; charset=utf-8") == [document]
 
 
 @given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1), max_size=3))
 def test_documents_come_as_yaml_as_they_were(documents: list[dict[str, Any]]) -> None:
     text = yaml.safe_dump_all(documents, allow_unicode=True)
-    assert body.read(text.encode(), None) == documents
+    assert plain.read(text.encode(), None) == documents
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_whatever_comes_is_read_or_refused(content: bytes) -> None:
     for media in ("application/yaml", "application/json"):
         try:
-            documents = body.read(content, media)
+            documents = plain.read(content, media)
         except InvalidInputError as error:
             assert error.field == "body"
         else:
@@ -49,7 +49,7 @@ def test_whatever_comes_is_read_or_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize("media", ["application/yaml", "text/yaml", "application/x-yaml", "TEXT/plain; a=b", None])
 def test_yaml_has_many_names_and_empty_documents_are_none(media: str | None) -> None:
-    assert body.read(b"---\n# nothing\n---\nid: org/m\n---\n", media) == [{"id": "org/m"}]
+    assert plain.read(b"---\n# nothing\n---\nid: org/m\n---\n", media) == [{"id": "org/m"}]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_yaml_has_many_names_and_empty_documents_are_none(media: str | None) -> 
 )
 def test_yaml_that_readers_would_take_differently_is_refused_with_the_place(content: bytes, said: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
-        body.read(content, "application/yaml")
+        plain.read(content, "application/yaml")
     assert said.lower() in refused.value.message.lower()
 
 
@@ -104,23 +104,23 @@ def test_yaml_that_readers_would_take_differently_is_refused_with_the_place(cont
 )
 def test_json_that_readers_would_take_differently_is_refused(content: bytes, said: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
-        body.read(content, "application/json")
+        plain.read(content, "application/json")
     assert said.lower() in refused.value.message.lower()
 
 
 def test_a_date_is_the_text_that_it_is_written_as() -> None:
-    assert body.read(b"revision: 2024-01-01\nmerge: {<<: 1}", None) == [{"revision": "2024-01-01", "merge": {"<<": 1}}]
+    assert plain.read(b"revision: 2024-01-01\nmerge: {<<: 1}", None) == [{"revision": "2024-01-01", "merge": {"<<": 1}}]
 
 
 def test_another_format_is_refused_with_those_that_are_read() -> None:
     with pytest.raises(UnsupportedMediaTypeError) as refused:
-        body.read(b"{}", "application/x-www-form-urlencoded")
+        plain.read(b"{}", "application/x-www-form-urlencoded")
     assert "application/yaml" in (refused.value.hint or "")
 
 
 def test_one_document_is_a_map_and_alone() -> None:
-    assert body.mapping([{"a": 1}]) == {"a": 1}
+    assert plain.mapping([{"a": 1}]) == {"a": 1}
     several: list[list[Any]] = [[], [[]], ["text"], [{}, {}]]
     for documents in several:
         with pytest.raises(InvalidInputError):
-            body.mapping(documents)
+            plain.mapping(documents)

@@ -1,0 +1,55 @@
+"""Specs as the command line finds them: in folders, files and standard input, none of which may be empty unseen."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sie_config.cli import folder
+from sie_config.model import model_spec
+from sie_sdk.errors import ConfigurationError
+from tests.ingress.conftest import SPEC
+
+TEXT = yaml.safe_dump(model_spec.document(SPEC))
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_specs_come_from_folders_files_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.yaml").write_text(TEXT)
+    for path in (str(tmp_path), str(tmp_path / "a.yaml"), "-"):
+        stdin(monkeypatch, TEXT)
+        assert [each["id"] for each in folder.specs([path])] == [SPEC.id]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n", "---\n---\n", "null"])
+def test_nothing_at_all_is_refused_for_pruned_it_would_delete_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    stdin(monkeypatch, text)
+    for path, name in (("-", "standard input"), (str(tmp_path / "a.yaml"), "a.yaml")):
+        with pytest.raises(ConfigurationError, match=f"There is no spec in .*{name}"):
+            folder.specs([path])
+    assert folder.specs([str(tmp_path)]) == []  # an empty file in a folder is how one says "none"
+    (tmp_path / "a.yaml").unlink()
+    with pytest.raises(ConfigurationError, match="There is no spec in"):
+        folder.specs([str(tmp_path)])
+
+
+def test_a_standard_input_that_is_closed_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ConfigurationError, match="Standard input is closed"):
+        folder.specs(["-"])
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").mkdir()
+    with pytest.raises(ConfigurationError, match=r"a\.yaml cannot be read"):
+        folder.specs([str(tmp_path)])
