@@ -35,6 +35,7 @@ class Delivery(Protocol):
 
         Raises:
             QueueFullError: no room for an answer of that size.
+            PayloadTooLargeError: it never can be a message.
         """
         ...
 
@@ -225,6 +226,9 @@ class Broker(Protocol):
 
         ``after``: the revision of the job's result that this is to replace (`jobs.failed`); or, below zero, the
         sequence whose answer was lost. The same id is accepted once for each.
+
+        Raises:
+            PayloadTooLargeError: what it says beside its data is more than a message may have.
         """
         ...
 

@@ -37,7 +37,7 @@ from sie_broker.jetstream.pull import Link, pull
 from sie_broker.jetstream.streams import Limits
 from sie_broker.parcel import Parcel
 from sie_broker.records import Lane, Queue, Reply, Submission, Work, WorkerState
-from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
 
@@ -104,7 +104,9 @@ class NatsBroker:
         Raises:
             QueueUnavailableError: no server answers.
         """
-        self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected)
+        closed = asyncio.Event()
+        self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected, closed.set)
+        self.duties.begin(connection.fail_when(closed))  # ended before we close it ourselves
         await clock.SHARED.ask(self.nc, CLOCK)
         self.duties.begin(clock.SHARED.follow(self.nc, CLOCK))
         self._js = self.nc.jetstream(timeout=2)
@@ -275,8 +277,6 @@ class NatsBroker:
         return parcels(self.nc, streams.EVENTS, room, self._link)
 
     async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
-        if len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 64 > self.nc.max_payload:
-            raise PayloadTooLargeError(f"{len(body)} bytes are no message.", field="data", limit=self.nc.max_payload)
         with translated():
             # No flush: an acknowledgement that follows takes the same way behind it.
             await self.nc.publish(subject, body, headers=dict(headers))
