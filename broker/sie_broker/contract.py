@@ -240,6 +240,10 @@ class Broker(Protocol):
         """Whether the work with this receipt still waits or is being computed."""
         ...
 
+    async def work(self, lane: Lane, sequence: int) -> Work | None:
+        """The work with this receipt as it travels, as long as it is `queued`."""
+        ...
+
     def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
         """Deliver what waits in ``queue`` until closed, as ``room`` allows.
 

@@ -10,11 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+import msgspec
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
 from sie_broker.jetstream.client import NatsClient
+from sie_broker.records import Submission
 from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
 
 T = TypeVar("T")
@@ -149,6 +151,33 @@ def refusal(err_code: int | None) -> QueueFullError | QueueUnavailableError | Pa
     if (field := TOO_LARGE.get(err_code or 0)) is not None:
         return PayloadTooLargeError(f"Its {field} are more than one message may have.", field=field)
     return QueueUnavailableError("The broker refused the request.", retry_after=1.0)
+
+
+class _Refusal(msgspec.Struct):
+    err_code: int = 0
+
+
+class _Receipt(msgspec.Struct):
+    """JetStream's answer to a publish (``PubAck``)."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: _Refusal | None = None
+
+
+_receipts = msgspec.json.Decoder(_Receipt)
+
+
+def receipt(answer: bytes) -> Submission:
+    """What JetStream says of work that was published to it.
+
+    Raises:
+        QueueFullError, QueueUnavailableError, PayloadTooLargeError: it does not take it.
+    """
+    said = _receipts.decode(answer)
+    if said.error is not None:
+        raise refusal(said.error.err_code)
+    return Submission(sequence=said.seq, duplicate=said.duplicate)
 
 
 @contextlib.contextmanager
