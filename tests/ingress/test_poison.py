@@ -69,6 +69,15 @@ async def test_a_trace_that_is_too_long_is_left_out(at: Office, broker: NatsBrok
     await goes_on(at, broker, producer)
 
 
+async def test_an_event_that_expires_after_the_last_year_is_served(
+    at: Office, broker: NatsBroker, producer: Wire
+) -> None:
+    await send(producer, event(expirytime="9999-12-31T23:59:59-14:00"))
+    async with at.desk.worker():
+        assert lengths(await result(at)) == [4]
+    await goes_on(at, broker, producer)
+
+
 async def test_who_sent_an_id_that_is_too_long_is_told_at_its_inbox(
     at: Office, broker: NatsBroker, producer: Wire
 ) -> None:
