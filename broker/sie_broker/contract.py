@@ -35,6 +35,7 @@ class Delivery(Protocol):
 
         Raises:
             QueueFullError: no room for an answer of that size.
+            PayloadTooLargeError: it never can be a message.
         """
         ...
 
@@ -225,6 +226,9 @@ class Broker(Protocol):
 
         ``after``: the revision of the job's result that this is to replace (`jobs.failed`); or, below zero, the
         sequence whose answer was lost. The same id is accepted once for each.
+
+        Raises:
+            PayloadTooLargeError: what it says beside its data is more than a message may have.
         """
         ...
 
@@ -234,6 +238,10 @@ class Broker(Protocol):
 
     async def queued(self, lane: Lane, sequence: int) -> bool:
         """Whether the work with this receipt still waits or is being computed."""
+        ...
+
+    async def work(self, lane: Lane, sequence: int) -> Work | None:
+        """The work with this receipt as it travels, as long as it is `queued`."""
         ...
 
     def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:

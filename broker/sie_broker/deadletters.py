@@ -6,6 +6,7 @@ Owns their form as messages, what their callers are told and what becomes of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
@@ -25,6 +26,9 @@ PREFIX = "sie-dead-"
 REQUEUED = "sie-requeued"
 """The header that counts how often work was queued anew with all its deliveries before it."""
 Reason = Literal["exhausted", "malformed", "undeliverable"]
+LONGEST_FAULT = 4000
+_SENDABLE = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""Names of headers that our client sends; others' send more."""
 
 
 class Place(NamedTuple):
@@ -45,7 +49,7 @@ def to_message(letter: DeadLetter) -> dict[str, str]:
         "deliveries": str(letter.deliveries),
         "size": str(letter.size),
         "subject": letter.subject,
-        "fault": quote(letter.fault, safe="/: "),
+        "fault": quote(letter.fault[:LONGEST_FAULT], safe="/: ", errors="replace"),
     }
     return {PREFIX + name: value for name, value in own.items()} | letter.headers
 
@@ -99,12 +103,16 @@ def letter_of(
 def requeues(headers: Mapping[str, str]) -> int:
     """How often the work was queued anew."""
     times = headers.get(REQUEUED, "0")
-    return int(times) if times.isdecimal() else 0
+    return int(times) if times.isdecimal() and len(times) < 10 else 0
 
 
 def event_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that a work event came with: neither the server's nor ours."""
-    return {name: value for name, value in headers.items() if not name.lower().startswith(("nats-", PREFIX))}
+    """The headers that an event came with: neither the server's nor ours, nor any that cannot be sent on."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.lower().startswith(("nats-", PREFIX)) and _SENDABLE.fullmatch(name)
+    }
 
 
 def refusal(letter: DeadLetter) -> Reply | None:

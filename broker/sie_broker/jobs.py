@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -45,7 +46,15 @@ _encoder = msgspec.msgpack.Encoder()
 
 def digest(model: str, body: bytes) -> bytes:
     """16 bytes that tell two requests apart."""
-    return hashlib.blake2b(body, digest_size=16, person=b"sie-job", key=model.encode()[:64]).digest()
+    name = model.encode()
+    both = hashlib.blake2b(b"%d:%b" % (len(name), name), digest_size=16, person=b"sie-job")
+    both.update(body)
+    return both.digest()
+
+
+def digest_of_parts(digests: Iterable[bytes]) -> bytes:
+    """The same of a request in parts, from theirs in order."""
+    return hashlib.blake2b(b"".join(digests), digest_size=16, person=b"sie-parts").digest()
 
 
 def job_of(work: Work) -> Job:
@@ -63,6 +72,11 @@ def on_its_own(job: Job) -> Job:
 async def accept(bucket: Bucket, job: Job) -> None:
     """Record that the job exists; its work must be durable already."""
     await bucket.put(f"job.{token(job.id)}", _encoder.encode(job))
+
+
+async def accept_first(bucket: Bucket, job: Job) -> bool:
+    """As `accept`, unless one of its id exists; whether none did."""
+    return await bucket.replace(f"job.{token(job.id)}", _encoder.encode(job), 0) is not None
 
 
 async def find(bucket: Bucket, job_id: str) -> Job | None:

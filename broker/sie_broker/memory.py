@@ -313,6 +313,9 @@ class MemoryBroker:
     async def queued(self, lane: Lane, sequence: int) -> bool:
         return sequence in self._open
 
+    async def work(self, lane: Lane, sequence: int) -> Work | None:
+        return self._open.get(sequence)
+
     async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
         line = self._queues[queue]
         while True:

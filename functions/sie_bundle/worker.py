@@ -217,7 +217,7 @@ class Worker:
         while True:
             try:
                 return await delivery.reply(reply)
-            except QueueFullError as error:
+            except (QueueFullError, PayloadTooLargeError) as error:
                 if reply.status < 400:
                     # To hold it until there is room would keep everybody else's requests waiting.
                     reply = self._failed(delivery.work, error)

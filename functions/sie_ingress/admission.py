@@ -1,8 +1,8 @@
 """How much one tenant may have in flight at this ingress: counted from the first look at a request to its answer.
 
-Owns the counts and the refusal. A request that became a job goes on counting until its answer was fetched here, its
-lane was seen without waiting work, or it is too old to be answered. What a queue holds at most, whoever sent it, is the
-stream's own limit (``sie_broker.jetstream.streams``).
+Owns the counts and the refusal. A request that became a job goes on counting until its answer was given out here, its
+lane was seen without waiting work, or it is too old to be answered; repeated meanwhile, it counts once. What a queue
+holds at most, whoever sent it, is the stream's own limit (``sie_broker.jetstream.streams``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ class _Queued(msgspec.Struct, frozen=True):
 
 
 class Ticket:
-    """One admitted request, for as long as it is entered. ``becomes``: the job it has turned into, if it has."""
+    """One admitted request, for as long as it is entered. ``becomes``: the job it has turned into, if it has.
+
+    ``counted``: its works, or 0 if its job counts.
+    """
 
     def __init__(self, admission: Admission, tenant: str, works: int, now: float) -> None:
         self.becomes: Job | None = None
         self.tenant = tenant
-        self.works = works
+        self.works = self.counted = works
         self.at = now
         self._admission = admission
 
@@ -49,10 +52,11 @@ class Admission:
         self._in_flight: Counter[str] = Counter()
         self._queued: dict[str, _Queued] = {}
 
-    def admit(self, tenant: str, works: int, now: float) -> Ticket:
+    def admit(self, tenant: str, works: int, now: float, job_id: str = "") -> Ticket:
         """Count ``works`` for ``tenant`` until the ticket is left, and on if the request has become a job by then.
 
-        A request larger than the whole limit is let in when nothing else of its tenant is in flight.
+        A request larger than the whole limit is let in when nothing else of its tenant is in flight; one that is the
+        repeat of a job that counts (``job_id``) always is.
 
         Raises:
             RateLimitedError: the tenant has as much in flight as it may have.
@@ -61,6 +65,9 @@ class Admission:
         if not self._limit:
             return ticket
         self._forget_older(now - LIFETIME_S)
+        if job_id in self._queued:
+            ticket.counted = 0
+            return ticket
         taken = self._in_flight[tenant]
         if taken and taken + works > self._limit:
             raise RateLimitedError(
@@ -78,12 +85,13 @@ class Admission:
         if not self._limit:
             return
         if (job := ticket.becomes) is None or job.id in self._queued:
-            self._release(ticket.tenant, ticket.works)
+            self._release(ticket.tenant, ticket.counted)
         else:
+            self._in_flight[ticket.tenant] += ticket.works - ticket.counted
             self._queued[job.id] = _Queued(ticket.tenant, job.lane, ticket.works, ticket.at)
 
     def answered(self, job_id: str) -> None:
-        """A job's answer was fetched."""
+        """A job's answer was fetched, or given to a repeat of its request."""
         if (queued := self._queued.pop(job_id, None)) is not None:
             self._release(queued.tenant, queued.works)
 

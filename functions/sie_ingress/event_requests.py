@@ -27,6 +27,9 @@ from sie_ingress.trace_context import Trace
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, NotFoundError, PayloadTooLargeError, SIEError
 from sie_sdk.wire import MediaType
 
+LONGEST_ID = 256
+"""Characters of an event's id: it goes along with the work and with the answer, in a header of each."""
+
 
 def job_of(event: CloudEvent, tenant: str) -> str:
     """The job of an event: what makes it the same event sent again, its source and id, each tenant's its own.
@@ -81,6 +84,8 @@ class EventRequests:
             InvalidInputError, NotFoundError, DeadlineExceededError: it can never succeed as it is; names what is wrong.
             UnavailableError: its pool is not ready.
         """
+        if (length := len(event.get_id())) > LONGEST_ID:
+            raise InvalidInputError(f"{prefix}id has {length} characters.", field=f"{prefix}id", limit=LONGEST_ID)
         asked = exchange.read(event, prefix)
         terms = event_terms(event, now, prefix)
         own_id = job_of(event, terms.tenant)

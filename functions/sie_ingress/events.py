@@ -8,7 +8,7 @@ is and how it is placed stands in ``event_requests``.
 from __future__ import annotations
 
 import asyncio
-import time
+from functools import partial
 
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sie_broker import http_refusals
+from sie_broker import clock, http_refusals
 from sie_broker.events import binding, exchange
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
@@ -28,7 +28,7 @@ from sie_ingress.event_requests import EventRequests, Wanted
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
-from sie_sdk import refusals, wire
+from sie_sdk import refusals, replies, wire
 from sie_sdk.errors import PayloadTooLargeError, SIEError
 
 ROUTE = "/v1/events"
@@ -56,12 +56,12 @@ class Events:
                 return await self._batch(
                     request,
                     [
-                        await self._requests.check(event, time.time(), f"[{place}].", reply_to=reply_to)
+                        await self._requests.check(event, clock.now(), f"[{place}].", reply_to=reply_to)
                         for place, event in enumerate(_few(events))
                     ],
                 )
             prefix, trace = binding.prefix(request.headers), trace_of(request.scope)
-            wanted = await self._requests.check(events[0], time.time(), prefix, trace, reply_to)
+            wanted = await self._requests.check(events[0], clock.now(), prefix, trace, reply_to)
             return await self._one(request, wanted)
         except SIEError as error:
             refused = answer.refuse(error)
@@ -73,7 +73,7 @@ class Events:
         outcome = await self._requests.place(wanted, held or 0.0)
         if isinstance(outcome, Job):
             return await self._accepted(request, wanted, held)
-        return self._result(request, wanted, outcome)
+        return await self._result(request, wanted, outcome)
 
     def _preferred(self, request: Request) -> float | None:
         """How long to hold, for a sender that takes an answer: ``Prefer: wait=N``, or ``reply`` as Knative's do."""
@@ -93,21 +93,23 @@ class Events:
             headers["Preference-Applied"] = f"wait={held:g}"
         return Response(b"", 202, headers)
 
-    def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
+    async def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
         accept = request.headers.get("accept", "")
         if reply.status < 400:
             headers = self._answers.computed(reply)
         else:
             error = refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
             headers = {name: value for name, value in answer.refuse(error).headers.items() if name in _OF_ERRORS}
-        event = exchange.result(
+        write = partial(
+            _written,
             msgspec.structs.replace(reply, cause=wanted.cause),
             wire.media_type(accept, wanted.media),
             f"/v1/jobs/{wanted.job}",
-            time.time(),
+            clock.now(),
             wanted.checked.whole.traceparent,
+            structured=binding.wants_structured(accept),
         )
-        own, body = binding.to_http(event, binding.wants_structured(accept))
+        own, body = await asyncio.to_thread(write) if len(reply.data) > replies.LARGE_BYTES else write()
         return Response(body, exchange.http_status(reply.status), headers | own)
 
     async def _batch(self, request: Request, wanted: list[Wanted]) -> Response:
@@ -150,6 +152,13 @@ class EventsAtRoot:
 
 
 _OF_ERRORS = ("x-sie-error-code", "retry-after")
+
+
+def _written(
+    reply: Reply, media: wire.MediaType, source: str, at: float, traceparent: str | None, *, structured: bool
+) -> binding.Message:
+    """The result event on HTTP; a megabyte of msgpack becomes JSON in a tenth of a second."""
+    return binding.to_http(exchange.result(reply, media, source, at, traceparent), structured)
 
 
 def _few(events: list[CloudEvent]) -> list[CloudEvent]:

@@ -246,9 +246,12 @@ class Inference:
             left = whole.deadline - whole.time
             holds = holds._replace(warm_s=min(holds.warm_s, left), cold_s=min(holds.cold_s, left))
         try:
-            with self._admission.admit(whole.tenant, len(works), whole.time) as ticket:
+            with self._admission.admit(whole.tenant, len(works), whole.time, whole.id) as ticket:
                 outcome = await self._submitter.place(works, holds, sizes, whole.id)
-                ticket.becomes = outcome if isinstance(outcome, Job) else None
+                if isinstance(outcome, Job):
+                    ticket.becomes = outcome
+                else:
+                    self._admission.answered(whole.id)
         except (RateLimitedError, QueueFullError) as refused:
             refused.retry_after = await self._lanes.retry_after(whole.lane)
             raise

@@ -5,6 +5,7 @@ While its lane's workers are given up the answer is that (``PROVISIONING_FAILED`
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -42,9 +43,11 @@ class Jobs:
     async def __call__(self, request: Request) -> Response:
         job_id = request.path_params["job"]
         held = answer.prefer_wait(request.headers.get("prefer"), self._settings.request_timeout_s)
-        if (reply := await jobs.result(self._broker.jobs, job_id)) is not None:
+        reply, job = await asyncio.gather(jobs.result(self._broker.jobs, job_id), jobs.find(self._broker.jobs, job_id))
+        # One in parts has none of its own: it would be another request's, which was refused too late.
+        if reply is not None and not (job is not None and job.sizes):
             return await self._answered(request, job_id, [reply], ())
-        if (job := await jobs.find(self._broker.jobs, job_id)) is None:
+        if job is None:
             raise JobNotFoundError(
                 f"There is no job {job_id!r}.",
                 field="job",

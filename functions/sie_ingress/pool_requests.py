@@ -38,6 +38,11 @@ def named(headers: Mapping[str, str]) -> str:
     return (headers.get("x-sie-pool") or (pool if slash else "")).strip().lower()
 
 
+def is_name(name: str) -> bool:
+    """Whether a pool can be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 def chosen(headers: Mapping[str, str], lanes: Sequence[Lane]) -> Lane:
     """Of the lanes that serve a model, its own first, the one on the machine profile that a request asks for.
 
@@ -84,7 +89,7 @@ def read_spec(body: bytes, content_type: str | None) -> PoolSpec:
 
 
 def _check_limits(spec: PoolSpec) -> None:
-    if not _NAME.fullmatch(spec.name):
+    if not is_name(spec.name):
         raise InvalidInputError(
             f"{spec.name[: wire_pools.MAX_NAME + 1]!r} is no name of a pool.",
             field="name",

@@ -94,6 +94,8 @@ class Pools:
         name = pool_requests.named(headers)
         if name in ("", DEFAULT, spec.pool):
             return pool_requests.chosen(headers, lanes_of(spec))
+        if not pool_requests.is_name(name):
+            raise _not_found(name, "X-SIE-Pool")  # an event may say megabytes
         pool = self._table.pools.get(name)
         if pool is None or not pool.living(self._clock()):
             pool = await self._table.look_up(name)  # made or renewed through another ingress, just now

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -39,6 +39,8 @@ class RecentReplies:
         self._replies: OrderedDict[str, _Recent] = OrderedDict()
         self._cost = 0
         self._in_use: Counter[str] = Counter()
+        self._digests: dict[str, bytes] = {}
+        """Of what is in use."""
         self._drops: set[asyncio.Task[None]] = set()
 
     def put(self, digest: bytes, reply: Reply) -> None:
@@ -57,16 +59,25 @@ class RecentReplies:
             asyncio.get_running_loop().call_later(RECENT_S, self._forget_older)
 
     @contextmanager
-    def using(self, work_ids: Sequence[str]) -> Iterator[None]:
-        """Replies with these ids are not forgotten for want of room while the context is open."""
-        self._in_use.update(work_ids)
+    def using(self, digests: Mapping[str, bytes]) -> Iterator[None]:
+        """While the context is open, these ids stand for these requests, and their replies are not forgotten for want
+        of room.
+
+        Raises:
+            IdempotencyMismatchError: an id is in use for a different request, or was a moment ago.
+        """
+        for work_id, digest in digests.items():
+            self.get(work_id, digest)
+            same_request(self._digests.get(work_id, digest), digest)
+        self._digests |= digests
+        self._in_use.update([*digests])
         try:
             yield
         finally:
-            for work_id in work_ids:
+            for work_id in digests:
                 self._in_use[work_id] -= 1
                 if not self._in_use[work_id]:
-                    del self._in_use[work_id]
+                    del self._in_use[work_id], self._digests[work_id]
 
     def get(self, work_id: str, digest: bytes) -> Reply | None:
         """The reply to that id, if it is still remembered.

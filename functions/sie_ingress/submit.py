@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
-from sie_broker import jobs
+from sie_broker import claim, jobs
 from sie_broker.contract import Broker
 from sie_broker.jobs import Job
-from sie_broker.merge import whole
+from sie_broker.merge import part_id, whole
 from sie_broker.records import Lane, Reply, Submission, Work
 from sie_ingress.follow import Following, reply_of
 from sie_ingress.held import Held
@@ -83,14 +84,23 @@ class Submitter:
             ProvisioningFailedError: the lane's workers are given up, and nothing more was accepted.
             PayloadTooLargeError, PayloadLostError: the answer cannot be had.
         """
-        with self._recent.using([work.id for work in works]):
-            return await self._place_all(works, holds, sizes, job_id)
+        digests = {work.id: jobs.job_of(work).digest for work in works}
+        if len(works) > 1:
+            digests[job_id] = jobs.digest_of_parts(digests.values())
+        else:  # its key may just have been one of a request in parts
+            self._recent.get(part_id(job_id, 0), digests[job_id])
+        with self._recent.using(digests):
+            return await self._place_all(works, holds, sizes, job_id, digests)
 
-    async def _place_all(self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str) -> Reply | Job:
+    async def _place_all(
+        self, works: Sequence[Work], holds: Holds, sizes: Sequence[int], job_id: str, digests: Mapping[str, bytes]
+    ) -> Reply | Job:
         if len(works) == 1:
-            outcomes = [await self._place(works[0], holds)]
+            outcomes = [await self._place(works[0], digests[job_id], holds)]
         else:
-            outcomes = await asyncio.gather(*(self._place(work, holds) for work in works))
+            if holds.key is not None:
+                await self._same_job(job_id, digests[job_id])
+            outcomes = await asyncio.gather(*(self._place(work, digests[work.id], holds) for work in works))
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if holds.answers and len(replies) == len(works):
             return await self._whole(job_id, works, replies, sizes, remember=holds.key is not None)
@@ -102,8 +112,9 @@ class Submitter:
                 await jobs.keep(self._broker.jobs, msgspec.structs.replace(outcome, id=work.id))
                 self._recent.release(work.id)
         if len(works) == 1:
-            return await self._accept(works[0], jobs.job_of(works[0]).digest)
-        return await self._accept(msgspec.structs.replace(works[0], id=job_id), b"", tuple(sizes), sequence)
+            return await self._accept(works[0], digests[job_id])
+        whole = msgspec.structs.replace(works[0], id=job_id)
+        return await self._accept(whole, digests[job_id], tuple(sizes), sequence)
 
     async def _whole(
         self, job_id: str, works: Sequence[Work], replies: Sequence[Reply], sizes: Sequence[int], *, remember: bool
@@ -118,21 +129,21 @@ class Submitter:
                 for work in works:
                     self._recent.forget(work.id)
 
-    async def _place(self, work: Work, holds: Holds) -> Reply | Job:
-        digest = jobs.job_of(work).digest
+    async def _place(self, work: Work, digest: bytes, holds: Holds) -> Reply | Job:
         warm = self._lanes.live(work.lane)
         given_up = None if warm else self._lanes.given_up(work.lane)
         hold_s = 0.0 if given_up else holds.warm_s if warm else holds.cold_s
+        asks = warm and hold_s > 0 and work.reply_to is None
         if holds.key is not None:
             if (recent := self._recent.get(work.id, digest)) is not None:
                 return recent
-            perhaps_older = not (warm and made_just_now(holds.key, work.time))
+            perhaps_older = not (asks and made_just_now(holds.key, work.time))
             if perhaps_older and (known := await self._known(work, digest, hold_s)) is not None:
                 return known
         if given_up is not None and not holds.queued_anyway:
             self._broker.wake(work.lane)  # that somebody asks keeps it being tried
             raise given_up
-        if warm and hold_s > 0 and work.reply_to is None:
+        if asks:
             return await self._ask(work, digest, hold_s, remember=holds.key is not None)
         return await self._queue(work, digest, hold_s, warm)
 
@@ -186,6 +197,8 @@ class Submitter:
     async def _queue(self, work: Work, digest: bytes, hold_s: float, warm: bool) -> Reply | Job:
         """Cold, or nobody waits here: the reply is kept as the job's result, whoever computes it and whenever."""
         receipt = await self._submit(work)
+        if receipt.duplicate:
+            await self._same_work(work, digest, receipt.sequence)
         if not warm:
             self.warm_up(work.lane)
         job = await self._accept(work, digest, sequence=0 if work.reply_to else receipt.anothers)
@@ -201,11 +214,31 @@ class Submitter:
 
     async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = (), sequence: int = 0) -> Job:
         job = Job(work.id, work.lane, work.model, work.time, digest, sizes, sequence)
-        await jobs.accept(self._broker.jobs, job)
+        if not await jobs.accept_first(self._broker.jobs, job):
+            await self._same_job(job.id, digest)
+            await jobs.accept(self._broker.jobs, job)
         return job
+
+    async def _same_job(self, job_id: str, digest: bytes) -> bool:
+        """Refuse a key whose job is another request; whether it has one."""
+        job = await jobs.find(self._broker.jobs, job_id)
+        if job is not None:
+            same_request(job.digest, digest)
+        return job is not None
+
+    async def _same_work(self, work: Work, digest: bytes, sequence: int) -> None:
+        """Refuse a key whose work was queued for another request: at another ingress, or before it was a job."""
+        if await self._same_job(work.id, digest):
+            return
+        if (queued := await self._broker.work(work.lane, sequence)) is None:
+            return  # its answer is nobody's but of who waits for it
+        with suppress(PayloadLostError):  # it has just been settled
+            queued = await claim.redeem(self._broker.payloads, queued)
+            same_request(jobs.job_of(queued).digest, digest)
 
     async def _repeated(self, work: Work, digest: bytes, sequence: int, coming: asyncio.Future[Reply]) -> Reply:
         """The reply to an id that was accepted a moment ago; computed again when the first one's is not to be had."""
+        await self._same_work(work, digest, sequence)
         again, reply = work, await reply_of(self._broker, work, sequence, coming)
         while reply is None:
             if (recent := self._recent.get(work.id, digest)) is not None:
@@ -213,7 +246,11 @@ class Submitter:
             again = msgspec.structs.replace(again, id=f"{again.id}-again")
             with self._broker.expect(again.id) as (inbox, coming):
                 receipt = await self._submit(msgspec.structs.replace(again, reply_to=inbox))
-                reply = await (reply_of(self._broker, again, receipt.sequence, coming) if receipt.duplicate else coming)
+                if receipt.duplicate:
+                    await self._same_work(again, digest, receipt.sequence)
+                    reply = await reply_of(self._broker, again, receipt.sequence, coming)
+                else:
+                    reply = await coming
         if again is work:
             return reply
         if (recent := self._recent.get(work.id, digest)) is not None:

@@ -13,8 +13,10 @@ from typing import NamedTuple
 STATE_CHARACTERS = 512
 """More of a ``tracestate`` is left out as a whole: 512 is what everybody has to pass on (Trace Context, 3.3.1.5)."""
 
-# Version 00 ends after the flags; a later one may go on behind another dash (Trace Context, 4.3).
-_PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]*)?")
+# Version 00 ends after the flags; a later one may go on behind another dash (Trace Context, 4.3): here to 256 in all.
+_PARENT = re.compile(
+    r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{0,200})?"
+)
 _STATE = re.compile(r"[\x20-\x7e\t]*")
 
 

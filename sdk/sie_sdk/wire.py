@@ -14,9 +14,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args
 import msgspec
 import numpy as np
 
-from sie_sdk import arrays
+from sie_sdk import arrays, bulk
 from sie_sdk.arrays import Array
-from sie_sdk.errors import InputTooLongError, InvalidInputError, UnsupportedMediaTypeError
+from sie_sdk.errors import InputTooLongError, InvalidInputError, PayloadTooLargeError, UnsupportedMediaTypeError
 from sie_sdk.formats import JSON as JSON
 from sie_sdk.formats import MSGPACK as MSGPACK
 from sie_sdk.formats import MediaType as MediaType
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     ``max_items`` items to encode or extract from, ``max_score_items`` to score; each text of at most
     ``max_text_bytes`` bytes of UTF-8; ``max_labels`` labels; an output schema of ``max_schema_nodes`` values that are
-    nested ``max_schema_depth`` deep.
+    nested ``max_schema_depth`` deep; ``max_other_bytes`` bytes of the body beside texts, ids, vectors and media.
     """
 
     max_items: int = 4096
@@ -50,12 +50,12 @@ class Limits(msgspec.Struct, frozen=True):
     max_labels: int = 1000
     max_schema_depth: int = 128
     max_schema_nodes: int = 100_000
+    max_other_bytes: int = 4 * 1024 * 1024
 
 
 DEFAULT_LIMITS = Limits()
 
-_MEDIA = ("images", "audio", "video", "document")
-_MARKS = {name: name.encode() for name in _MEDIA}
+_MARKS = {name: name.encode() for name in bulk.MEDIA}
 _ALLOWED = {"output_types": get_args(OutputType), "output_dtype": get_args(OutputDtype)}
 
 
@@ -142,7 +142,7 @@ def parse_encode(body: bytes, content_type: str | None, *, limits: Limits = DEFA
         InvalidInputError: it does not parse, or a field has a wrong type or value; ``field`` is its path.
         InputTooLongError: a text is over ``limits.max_text_bytes``; ``limit`` is that number of bytes.
     """
-    request = _parse(_encode, body, content_type)
+    request = _parse(_encode, body, content_type, limits)
     _check_count(request.items, limits.max_items)
     _check_texts(_encode, request.items, body, content_type, limits)
     return request
@@ -153,7 +153,7 @@ def parse_score(body: bytes, content_type: str | None, *, limits: Limits = DEFAU
 
     Raises as :func:`parse_encode`.
     """
-    request = _parse(_score, body, content_type)
+    request = _parse(_score, body, content_type, limits)
     _check_count(request.items, limits.max_score_items)
     everything = [request.query, *request.items]
     _check_texts(_score, everything, body, content_type, limits)
@@ -170,7 +170,7 @@ def parse_score(body: bytes, content_type: str | None, *, limits: Limits = DEFAU
 
 def parse_extract(body: bytes, content_type: str | None, *, limits: Limits = DEFAULT_LIMITS) -> ExtractRequest:
     """Read and check the body of ``POST /v1/extract/{model}``. Raises as :func:`parse_encode`."""
-    request = _parse(_extract, body, content_type)
+    request = _parse(_extract, body, content_type, limits)
     _check_count(request.items, limits.max_items)
     _check_texts(_extract, request.items, body, content_type, limits)
     if request.params.labels is not None:
@@ -221,32 +221,14 @@ def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_typ
                 )
 
 
-class _Held(msgspec.Struct, frozen=True):
-    """What an item may hold beside a text, unread."""
-
-    images: msgspec.Raw = msgspec.Raw()
-    audio: msgspec.Raw = msgspec.Raw()
-    video: msgspec.Raw = msgspec.Raw()
-    document: msgspec.Raw = msgspec.Raw()
-
-
-class _Holder(msgspec.Struct, frozen=True):
-    items: list[_Held]
-    query: _Held = _Held()
-
-
-_held_msgpack, _held_json = msgspec.msgpack.Decoder(_Holder), msgspec.json.Decoder(_Holder)
-_NOTHING = (b"", b"\xc0", b"\x90", b"null", b"[]")
-
-
 def _check_media(form: _Form[T], body: bytes, content_type: str | None) -> None:
     """Refuse media beside a text: a vector of the text alone would not be what was asked for."""
     for field, mark in _MARKS.items():
         if mark not in body:
             continue  # nearly always, without a look at the items
-        holder: _Holder = (_held_json if body_type(content_type) == JSON else _held_msgpack).decode(body)
+        holder: bulk.Holder = bulk.unread(body, body_type(content_type))
         for index, item in enumerate([holder.query, *holder.items] if form is _score else holder.items):
-            if bytes(getattr(item, field)) not in _NOTHING:
+            if item.has(field, empty=False):
                 raise _unreadable(form, f"{_name(form, index)}.{field}")
 
 
@@ -259,14 +241,10 @@ def _name(form: _Form[T], index: int) -> str:
 
 def _no_content(form: _Form[T], index: int, body: bytes, content_type: str | None) -> InvalidInputError:
     """The item has no text; what it has instead, which no request record keeps, is looked up in the body."""
-    decode = msgspec.json.decode if body_type(content_type) == JSON else msgspec.msgpack.decode
     name = _name(form, index)
-    try:
-        raw: Any = decode(body)
-    except (ValueError, RecursionError) as error:  # in what no record keeps, which was skipped unread
-        raise _malformed(error, body_type(content_type), form.example) from None
-    item = raw["query"] if name == "query" else raw["items"][index - (form is _score)]
-    held = next((field for field in (*_MEDIA, "multivector") if item.get(field) is not None), None)
+    holder = bulk.unread(body, body_type(content_type))
+    item = holder.query if name == "query" else holder.items[index - (form is _score)]
+    held = next((field for field in (*bulk.MEDIA, "multivector") if item.has(field)), None)
     if held is None:
         return InvalidInputError(
             f"{name} has no content.", field=name, hint=f'Give every item a "text": {form.example}.'
@@ -320,14 +298,27 @@ def _check_schema(schema: dict[str, Any], limits: Limits) -> None:
         level = inner
 
 
-def _parse(form: _Form[T], body: bytes, content_type: str | None) -> T:
+def _parse(form: _Form[T], body: bytes, content_type: str | None, limits: Limits) -> T:
     media = body_type(content_type)
     try:
+        if len(body) > limits.max_other_bytes:
+            _check_other(body, media, limits.max_other_bytes)
         return form.json.decode(body) if media == JSON else form.msgpack.decode(body)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error), form.example) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(error, media, form.example) from None
+
+
+def _check_other(body: bytes, media: MediaType, limit: int) -> None:
+    """Refuse megabytes of metadata, options and the like before they become objects."""
+    if (other := bulk.other_bytes(body, media)) > limit:
+        raise PayloadTooLargeError(
+            f"{other} bytes of the body are no text, id, vector or medium.",
+            field="body",
+            limit=limit,
+            hint="Send less metadata and fewer options, or fewer items at once.",
+        )
 
 
 def _malformed(error: Exception, media: MediaType, example: str) -> InvalidInputError:

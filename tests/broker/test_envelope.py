@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +46,12 @@ replies = st.builds(
     cause=st.none() | names,
     dataref=st.none() | names,
 )
+
+
+@given(works, st.floats(envelope.LATEST_S, 1e308))
+def test_a_deadline_after_all_that_can_be_said_is_the_latest(work: Work, never: float) -> None:
+    headers, body = envelope.from_work(msgspec.structs.replace(work, deadline=never), "/here")
+    assert envelope.to_work(headers, body).deadline == envelope.LATEST_S
 
 
 @given(names)

@@ -16,7 +16,7 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import Queue, Reply, Work
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import PayloadTooLargeError, QueueUnavailableError
 from tests.bundle.test_worker import LANE, Room, backlog_empty, work
 from tests.conftest import eventually
 from tests.congruence.test_payloads import MIB, eventually_empty, tamper
@@ -176,6 +176,20 @@ async def test_an_answer_for_which_there_is_no_room_becomes_an_error_and_not_a_w
         reply = await result(broker, "a")
         await backlog_empty(broker)
     assert (reply.status, code(reply)) == (503, "QUEUE_FULL")
+
+
+async def test_an_answer_that_no_server_would_take_becomes_an_error() -> None:
+    class Narrow(MemoryBroker):
+        async def deliver_reply(self, reply_to: str | None, reply: Reply) -> None:
+            if len(reply.data) > 1000:
+                raise PayloadTooLargeError("No message.", field="data", limit=1000)
+            await super().deliver_reply(reply_to, reply)
+
+    async with working(broker := Narrow(), Measuring(2000)):
+        await broker.submit(work("a"))
+        reply = await result(broker, "a")
+        await backlog_empty(broker)
+    assert (reply.status, code(reply)) == (413, "PAYLOAD_TOO_LARGE")
 
 
 async def test_a_worker_that_is_stopped_while_it_waits_for_the_broker_acknowledges_nothing() -> None:

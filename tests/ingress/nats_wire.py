@@ -38,9 +38,13 @@ class Wire:
         if headers is None:
             await self._write(f"PUB {to} {len(body)}\r\n".encode() + body + b"\r\n")
             return
-        block = b"NATS/1.0\r\n" + b"".join(f"{name}: {value}\r\n".encode() for name, value in headers.items()) + b"\r\n"
-        total = len(block) + len(body)
-        await self._write(f"HPUB {to} {len(block)} {total}\r\n".encode() + block + body + b"\r\n")
+        lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in headers.items())
+        await self.publish_block(to.encode(), b"NATS/1.0\r\n" + lines + b"\r\n", body)
+
+    async def publish_block(self, to: bytes, block: bytes, body: bytes) -> None:
+        """One HPUB whose headers are these bytes, whatever they are; ``to``: the subject, and where to reply."""
+        sizes = f"{len(block)} {len(block) + len(body)}".encode()
+        await self._write(b"HPUB %b %b\r\n%b%b\r\n" % (to, sizes, block, body))
 
     async def subscribe(self, subject: str) -> None:
         """One SUB; what is published after this has returned is delivered."""

@@ -21,7 +21,7 @@ def job(name: str) -> Job:
 
 
 def queue(admission: Admission, name: str, works: int = 1, *, at: float = 0.0) -> None:
-    with admission.admit("acme", works, at) as ticket:
+    with admission.admit("acme", works, at, name) as ticket:
         ticket.becomes = job(name)
 
 
@@ -84,6 +84,28 @@ def test_the_same_job_asked_for_twice_counts_once() -> None:
         assert refused(admission, at=0.0)
 
 
+def test_a_repeat_of_a_job_is_let_in_and_its_answer_is_the_job_s() -> None:
+    admission = Admission(1)
+    queue(admission, "j")
+    for _ in range(2):
+        queue(admission, "j")
+        assert refused(admission)
+    with admission.admit("acme", 1, 0.0, "j"):
+        admission.answered("j")
+    assert not refused(admission)
+
+
+def test_a_repeat_of_a_job_whose_answer_was_fetched_meanwhile_counts_when_it_is_a_job_again() -> None:
+    admission = Admission(1)
+    queue(admission, "j")
+    with admission.admit("acme", 1, 0.0, "j") as ticket:
+        admission.answered("j")
+        ticket.becomes = job("j")
+    assert refused(admission)
+    admission.answered("j")
+    assert not refused(admission)
+
+
 def test_a_request_larger_than_the_limit_is_let_in_alone() -> None:
     admission = Admission(2)
     with admission.admit("acme", 16, 0.0):
@@ -96,7 +118,7 @@ def test_no_limit_admits_everything() -> None:
         assert not refused(admission)
 
 
-@given(st.lists(st.sampled_from(["open", "close", "queue", "answer", "drain"]), max_size=40))
+@given(st.lists(st.sampled_from(["open", "close", "queue", "repeat", "answer", "drain"]), max_size=40))
 def test_whatever_happens_everything_that_ended_is_free_again(steps: list[str]) -> None:
     admission, open_requests = Admission(1000), []
 
@@ -109,6 +131,8 @@ def test_whatever_happens_everything_that_ended_is_free_again(steps: list[str]) 
             open_requests.pop().close()
         elif step == "queue":
             queue(admission, f"j{number}")
+        elif step == "repeat":
+            queue(admission, f"j{number - 1}")
         elif step == "answer":
             admission.answered(f"j{number - 1}")
         elif step == "drain":

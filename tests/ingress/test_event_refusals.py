@@ -27,6 +27,7 @@ PAST = "2020-01-01T00:00:00Z"
 ATTRIBUTES = {*event(pool="", priority="", tenant="", expirytime="", replyto="")} - {"data"}
 FAULTS: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"id": None}, 400, "INVALID_INPUT", "id"),
+    ({"id": "x" * 257}, 400, "INVALID_INPUT", "id"),
     ({"source": None}, 400, "INVALID_INPUT", "source"),
     ({"type": None}, 400, "INVALID_INPUT", "type"),
     ({"specversion": "0.3"}, 400, "INVALID_INPUT", "specversion"),

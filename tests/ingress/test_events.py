@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -18,10 +19,12 @@ from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import process
 from sie_broker.contract import Broker
+from sie_broker.events import exchange
+from sie_broker.events.event_format import BATCH
 from sie_broker.records import Queue, Work
 from sie_broker.room import Room
 from sie_config.registry import lane_of
-from sie_sdk import results, wire
+from sie_sdk import replies, results, wire
 from sie_sdk.types import Priority
 from tests.conftest import eventually
 from tests.ingress.any_producer import (
@@ -116,6 +119,21 @@ async def test_without_a_trace_of_its_own_the_event_has_its_requests(at: Office)
     assert (await waiting(at)).traceparent == TRACE
 
 
+async def test_an_event_expires_by_the_deployments_clock_and_not_by_this_machines(
+    at: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, expiry = time.time, datetime.now(UTC) + timedelta(seconds=60)
+    async with at.desk.worker():
+        with monkeypatch.context() as ahead:
+            ahead.setattr(time, "time", lambda: now() + 300)
+            answer = await at.post(event(expirytime=expiry.isoformat()), Prefer="wait=10")
+            batch = json.dumps([event("batched", expirytime=expiry.isoformat())])
+            later = await at.desk.client.post(ROUTE, content=batch, headers={"Content-Type": BATCH})
+        assert later.status_code == 202
+        assert answer.status_code == 200
+        assert datetime.fromisoformat(answer.headers["ce-time"]) < expiry
+
+
 # -- answered ----------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +177,24 @@ async def test_the_answer_has_the_format_of_the_event_or_the_one_that_is_accepte
     assert whole.headers["content-type"] == "application/cloudevents+json"
     assert whole.json()["data"]["items"][0]["dense"]["values"] == [4, 1]
     assert whole.json()["causationid"] == "3"
+
+
+async def test_a_large_answer_becomes_an_event_beside_the_event_loop(
+    at: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    written = exchange.result
+
+    def noted(*arguments: Any) -> CloudEvent:
+        threads.append(threading.current_thread())
+        return written(*arguments)
+
+    monkeypatch.setattr(exchange, "result", noted)
+    async with at.desk.worker():
+        assert lengths(await at.post(event("small"), Prefer="reply")) == [4]
+        monkeypatch.setattr(replies, "LARGE_BYTES", 10)
+        assert lengths(await at.post(event("large"), Prefer="reply")) == [4]
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 async def test_an_answer_that_does_not_come_in_time_is_a_job(at: Office) -> None:

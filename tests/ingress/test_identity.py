@@ -88,6 +88,12 @@ def test_a_later_version_of_the_header_is_carried_on_as_it_is() -> None:
     assert Trace(later).id == ID
 
 
+def test_a_later_version_of_more_than_256_characters_counts_as_none() -> None:
+    longest = TRACE.replace("00-", "cc-", 1) + "-" + "x" * 200
+    assert len(longest) == 256 and trace_context.read([longest]) == Trace(longest)
+    assert trace_context.read([longest + "x"]) is None
+
+
 def test_a_state_is_one_list_of_all_its_headers_and_left_out_when_it_is_too_long_or_not_text() -> None:
     assert trace_context.read([TRACE], ["a=1 ", " b=2", ""]) == Trace(TRACE, "a=1,b=2")
     assert trace_context.read([TRACE], ["a=" + "x" * STATE_CHARACTERS]) == Trace(TRACE)

@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -198,6 +199,17 @@ async def test_what_cannot_be_served_is_answered_where_the_result_was_awaited_an
     assert (await result(at)).json()["error"] == error
     await until_settled(broker)
     assert await at.queued() == 0
+
+
+async def test_an_event_expires_by_the_deployments_clock_and_not_by_this_machines(
+    at: Office, broker: NatsBroker, producer: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 300)
+    expiry = datetime.fromtimestamp(now() + 60, UTC)
+    await send(producer, event(expirytime=expiry.isoformat()))
+    await until_settled(broker)
+    assert await at.queued() == 1
 
 
 @pytest.mark.parametrize("to", ["http://169.254.169.254/", "nats:sie.work.x", "nats:$JS.API.INFO", "elsewhere"])

@@ -44,7 +44,7 @@ async def test_the_oldest_go_when_there_are_too_many_and_take_their_payloads_alo
 async def test_what_is_in_use_stays() -> None:
     payloads = MemoryPayloads()
     replies = RecentReplies(payloads)
-    with replies.using(["large"]):
+    with replies.using({"large": b""}):
         replies.put(b"", await stored(payloads, "large"))
         for number in range(2 * RECENT_BYTES // MIB):
             replies.put(b"", Reply(id=str(number), data=bytes(MIB)))
@@ -52,6 +52,18 @@ async def test_what_is_in_use_stays() -> None:
     for number in range(2 * RECENT_BYTES // MIB):
         replies.put(b"", Reply(id=str(number), data=bytes(MIB)))
     assert replies.get("large", b"") is None
+
+
+async def test_an_id_in_use_stands_for_one_request() -> None:
+    replies = RecentReplies(MemoryPayloads())
+    with replies.using({"a": b"digest"}):
+        with replies.using({"a": b"digest", "b": b"another"}), pytest.raises(IdempotencyMismatchError):
+            replies.using({"b": b"digest"}).__enter__()
+        with pytest.raises(IdempotencyMismatchError):
+            replies.using({"a": b"other"}).__enter__()
+        replies.using({"b": b"digest"}).__enter__()
+    with replies.using({"a": b"other"}):
+        pass
 
 
 async def test_a_reply_that_two_waited_for_is_remembered_once() -> None:

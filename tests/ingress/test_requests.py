@@ -68,6 +68,13 @@ async def test_a_cold_request_that_prefers_to_wait_is_held_until_its_answer(desk
     assert lengths(answer.json()) == [8]
 
 
+@pytest.mark.parametrize("seconds", ["1e12", "1e308"])
+async def test_a_request_may_want_its_answer_for_ever(desk: Desk, seconds: str) -> None:
+    assert (await desk.encode("cold", X_SIE_Expires_In=seconds)).status_code == 202
+    async with desk.worker():
+        assert lengths((await desk.encode("warm", X_SIE_Expires_In=seconds)).json()) == [4]
+
+
 async def test_a_hold_that_ends_without_an_answer_says_that_it_was_honoured(desk: Desk) -> None:
     answer = await desk.encode("impatient", Prefer="wait=0.05")
     assert answer.status_code == 202

@@ -23,6 +23,8 @@ LONGEST_NAME = 256
 """Characters of a name in its header: escaped as a token it has at most three times as many, and four of them still
 make a subject that fits the 4096 bytes of a line to the server."""
 LONGEST_REPLY_TO = 1024
+LATEST_S = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+"""What RFC 3339 can say; whoever wants an answer for longer has it until then."""
 _IN_SUBJECTS = ("ce-id", "ce-pool", "ce-bundle", "ce-profile", "ce-model")
 
 _WORKER = re.compile(r"[\x20-\x7e]{0,256}")
@@ -56,7 +58,7 @@ def from_work(work: Work, source: str) -> tuple[dict[str, str], bytes]:
     if work.reply_to is not None:
         headers["ce-replyto"] = escape(work.reply_to)
     if work.deadline is not None:
-        headers["ce-expirytime"] = _rfc3339(work.deadline)
+        headers["ce-expirytime"] = _rfc3339(min(work.deadline, LATEST_S))
     if work.dataref is not None:
         headers["ce-dataref"] = escape(work.dataref)
     if work.spec:

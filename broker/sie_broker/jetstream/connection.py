@@ -10,11 +10,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+import msgspec
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
-from sie_sdk.errors import QueueFullError, QueueUnavailableError
+from sie_broker.jetstream.client import NatsClient
+from sie_broker.records import Submission
+from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
 
 T = TypeVar("T")
 
@@ -22,6 +25,8 @@ log = logging.getLogger("sie.broker")
 
 STREAM_FULL = 10077
 """JetStream's error code for "maximum messages/bytes exceeded": discard-new said no."""
+TOO_LARGE = {10054: "data", 10097: "headers"}
+"""Those for a message over the stream's limit and for headers over JetStream's own of 64 KiB, and what is too large."""
 
 
 async def _wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
@@ -36,17 +41,27 @@ if sys.version_info < (3, 12):
 
 
 async def connect(
-    url: str, name: str, lost: Callable[[], None] = lambda: None, reconnected: Callable[[], None] = lambda: None
+    url: str,
+    name: str,
+    lost: Callable[[], None] = lambda: None,
+    reconnected: Callable[[], None] = lambda: None,
+    closed: Callable[[], None] = lambda: None,
 ) -> Client:
     """Open a connection that reconnects for ever; ``lost()`` and ``reconnected()`` are called each time.
 
-    ``url``: one server, or several of a cluster, separated by commas.
+    Args:
+        url: one server, or several of a cluster, separated by commas.
+        name: of this process.
+        lost: see above.
+        reconnected: see above.
+        closed: called when the connection is closed for good, by us or by nats-py: it does so at most of the errors
+            that a server tells it.
 
     Raises:
         QueueUnavailableError: no server answers.
     """
 
-    nc = Client()
+    nc = NatsClient()
 
     async def on_error(error: Exception) -> None:
         _said.say(str(error) or type(error).__name__)
@@ -60,6 +75,9 @@ async def connect(
         log.info("nats: connected again")
         reconnected()
 
+    async def on_closed() -> None:
+        closed()
+
     with translated():
         await nc.connect(
             [server.strip() for server in url.split(",")],
@@ -67,6 +85,7 @@ async def connect(
             error_cb=on_error,
             disconnected_cb=on_lost,
             reconnected_cb=on_back,
+            closed_cb=on_closed,
             # Until it is open once; with -1 nats-py would try for ever here too, and nobody would be told.
             max_reconnect_attempts=1,
             reconnect_time_wait=0.2,  # type: ignore[arg-type]  # annotated int, slept as given
@@ -77,6 +96,16 @@ async def connect(
         )
     nc.options["max_reconnect_attempts"] = -1
     return nc
+
+
+async def fail_when(closed: asyncio.Event) -> None:
+    """A duty that fails when the connection is closed for good: without one a process looks well and does nothing.
+
+    Raises:
+        QueueUnavailableError: it is.
+    """
+    await closed.wait()
+    raise QueueUnavailableError("The connection to NATS was closed and does not come back.")
 
 
 class Said:
@@ -115,11 +144,40 @@ def cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def refusal(err_code: int | None) -> QueueFullError | QueueUnavailableError:
+def refusal(err_code: int | None) -> QueueFullError | QueueUnavailableError | PayloadTooLargeError:
     """JetStream's refusal as an error of ours."""
     if err_code == STREAM_FULL:
         return QueueFullError("The work queue is full.", retry_after=1.0, hint="Try again later.")
+    if (field := TOO_LARGE.get(err_code or 0)) is not None:
+        return PayloadTooLargeError(f"Its {field} are more than one message may have.", field=field)
     return QueueUnavailableError("The broker refused the request.", retry_after=1.0)
+
+
+class _Refusal(msgspec.Struct):
+    err_code: int = 0
+
+
+class _Receipt(msgspec.Struct):
+    """JetStream's answer to a publish (``PubAck``)."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: _Refusal | None = None
+
+
+_receipts = msgspec.json.Decoder(_Receipt)
+
+
+def receipt(answer: bytes) -> Submission:
+    """What JetStream says of work that was published to it.
+
+    Raises:
+        QueueFullError, QueueUnavailableError, PayloadTooLargeError: it does not take it.
+    """
+    said = _receipts.decode(answer)
+    if said.error is not None:
+        raise refusal(said.error.err_code)
+    return Submission(sequence=said.seq, duplicate=said.duplicate)
 
 
 @contextlib.contextmanager

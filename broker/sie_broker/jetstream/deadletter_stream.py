@@ -17,11 +17,14 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from sie_broker import deadletters, jobs, subjects
 from sie_broker.contract import Bucket, Payloads
 from sie_broker.events import envelope
+from sie_broker.jetstream import client
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.streams import DEAD
 from sie_broker.records import DeadLetter, Reply
-from sie_sdk.errors import PayloadLostError, QueueUnavailableError
+from sie_sdk.errors import PayloadLostError, PayloadTooLargeError, QueueUnavailableError
 
+_HEADER_BYTES = 64_000
+"""A little less than JetStream takes."""
 _PAGE = 256
 _COUNT_S = 1.0
 _IDLE_S = 10.0
@@ -44,6 +47,16 @@ async def remove(js: JetStreamContext, stream: str, sequence: int) -> None:
             except nats.js.errors.NotFoundError:
                 return
             raise
+
+
+def reduced(letter: DeadLetter, max_payload: int) -> DeadLetter:
+    """A letter that is too large for a message with what we add to it, without what makes it so: it came from others,
+    who may fill a message to its limits."""
+    if client.size_of(deadletters.to_message(letter), b"") > _HEADER_BYTES:
+        letter = msgspec.structs.replace(letter, headers={}, fault=f"{letter.fault} (Its headers are not kept.)")
+    if len(letter.data) > max_payload - _HEADER_BYTES:
+        letter = msgspec.structs.replace(letter, data=b"", fault=f"{letter.fault} (Its data are not kept.)")
+    return letter
 
 
 class NatsDeadLetters:
@@ -80,6 +93,12 @@ class NatsDeadLetters:
             if await self._is_kept(subject):  # by somebody else just now, who has let go of the original
                 return
             letter = msgspec.structs.replace(letter, fault=str(lost))
+        try:
+            await self._store(subject, letter)
+        except PayloadTooLargeError:
+            await self._store(subject, reduced(letter, self._nc.max_payload))
+
+    async def _store(self, subject: str, letter: DeadLetter) -> None:
         with translated():
             await self._js.publish(subject, letter.data, headers=deadletters.to_message(letter))
 

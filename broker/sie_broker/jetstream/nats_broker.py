@@ -25,7 +25,7 @@ from sie_broker.duties import Duties
 from sie_broker.events import envelope
 from sie_broker.jetstream import connection, streams
 from sie_broker.jetstream.bucket import NatsBucket
-from sie_broker.jetstream.connection import refusal, translated
+from sie_broker.jetstream.connection import receipt, translated
 from sie_broker.jetstream.deadletter_stream import NatsDeadLetters
 from sie_broker.jetstream.exhausted import Burial
 from sie_broker.jetstream.hands import Hands
@@ -37,7 +37,7 @@ from sie_broker.jetstream.pull import Link, pull
 from sie_broker.jetstream.streams import Limits
 from sie_broker.parcel import Parcel
 from sie_broker.records import Lane, Queue, Reply, Submission, Work, WorkerState
-from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 log = logging.getLogger("sie.broker")
 
@@ -54,18 +54,6 @@ REPLY_TAKEN_S = 2.0
 """How long a worker waits for the inbox's owner to say that it has the reply, before it keeps the reply itself."""
 
 
-class _Refusal(msgspec.Struct):
-    err_code: int = 0
-
-
-class _Receipt(msgspec.Struct):
-    """JetStream's answer to a publish (``PubAck``)."""
-
-    seq: int = 0
-    duplicate: bool = False
-    error: _Refusal | None = None
-
-
 class _State(msgspec.Struct, frozen=True):
     subjects: dict[str, int] | None = None
 
@@ -76,7 +64,6 @@ class _StreamInfo(msgspec.Struct):
     state: _State = _State()
 
 
-_receipts = msgspec.json.Decoder(_Receipt)
 _waiting = msgspec.json.Decoder(_StreamInfo)
 
 
@@ -104,7 +91,9 @@ class NatsBroker:
         Raises:
             QueueUnavailableError: no server answers.
         """
-        self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected)
+        closed = asyncio.Event()
+        self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected, closed.set)
+        self.duties.begin(connection.fail_when(closed))  # ended before we close it ourselves
         await clock.SHARED.ask(self.nc, CLOCK)
         self.duties.begin(clock.SHARED.follow(self.nc, CLOCK))
         self._js = self.nc.jetstream(timeout=2)
@@ -183,10 +172,7 @@ class NatsBroker:
                 answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
         if is_unanswered(answer):
             raise QueueUnavailableError("There is no queue for this work.", retry_after=1.0)
-        ack = _receipts.decode(answer.data)
-        if ack.error is not None:
-            raise refusal(ack.error.err_code)
-        return Submission(sequence=ack.seq, duplicate=ack.duplicate)
+        return receipt(answer.data)
 
     @contextmanager
     def expect(self, work_id: str) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
@@ -240,7 +226,7 @@ class NatsBroker:
         elif not await self._offer(reply_to, reply):
             await jobs.keep(self.jobs, reply)
             if work is not None and work.dataref is None:
-                await jobs.accept(self.jobs, jobs.job_of(work))
+                await jobs.accept_first(self.jobs, jobs.job_of(work))
             # Sent once more, unasked: an owner that lost its connection looks for what was kept as soon as it is back,
             # and one that is back already hears this.
             headers, body = envelope.from_reply(reply)
@@ -275,19 +261,20 @@ class NatsBroker:
         return parcels(self.nc, streams.EVENTS, room, self._link)
 
     async def publish(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
-        if len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 64 > self.nc.max_payload:
-            raise PayloadTooLargeError(f"{len(body)} bytes are no message.", field="data", limit=self.nc.max_payload)
         with translated():
             # No flush: an acknowledgement that follows takes the same way behind it.
             await self.nc.publish(subject, body, headers=dict(headers))
 
     async def queued(self, lane: Lane, sequence: int) -> bool:
+        return await self.work(lane, sequence) is not None
+
+    async def work(self, lane: Lane, sequence: int) -> Work | None:
         with translated():
             try:
-                await self._js.get_msg(subjects.stream(lane.pool), sequence)
+                found = await self._js.get_msg(subjects.stream(lane.pool), sequence)
             except nats.js.errors.NotFoundError:
-                return False
-        return True
+                return None
+        return envelope.to_work(found.headers or {}, found.data or b"")
 
     async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
         stream, consumer = subjects.stream(queue.lane.pool), subjects.consumer(queue)

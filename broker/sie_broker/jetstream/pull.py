@@ -182,7 +182,8 @@ async def _next(arrived: asyncio.Queue[Msg | int], stands_s: float, losses: int)
 
 
 def _status(message: Msg) -> str | None:
-    return None if message.headers is None else message.headers.get("Status")
+    """The server's own word instead of a message. What is to be acknowledged is one, whatever its headers say."""
+    return None if message.headers is None or message.reply else message.headers.get("Status")
 
 
 async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Queue[Msg | int]) -> None:
