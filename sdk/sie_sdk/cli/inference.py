@@ -205,7 +205,8 @@ def _stream(
     kept: deque[Item] = deque()
     timings: list[Timing | None] = []
     out, as_json, resume = asked["out"], asked["as_json"], asked["resume"]
-    with delivery.opened(out, as_json=as_json, resume=resume, vectors=operation == "encode") as (sink, written):
+    vectors = operation == "encode"
+    with delivery.opened(out, as_json=as_json, resume=resume, vectors=vectors, source=file) as (sink, written):
         skip = asked["skip"] + written
         on_screen = out is None and sys.stdout.isatty()
         left = None if lines is None else max(0, lines - skip)
@@ -230,7 +231,7 @@ def _stream(
             progress=Narrator(shown.say),
             **keywords,
         )
-        delivery.deliver(results, write, shown, skip, resumable=out is not None)
+        delivery.deliver(results, write, shown, skip, out=out)
     return timings
 
 
