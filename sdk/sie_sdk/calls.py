@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sie_sdk import chunks, formats, results
+from sie_sdk import arguments, chunks, formats, results
 from sie_sdk.chunks import Chunk, Tally
 from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Terms, Together
 from sie_sdk.errors import InvalidInputError, SIEError, UnexpectedReplyError
@@ -153,10 +153,7 @@ def many(items: Any) -> Sequence[Item | str]:
 
 def check_width(concurrency: int) -> None:
     """Refuse a number of requests at a time that makes no sense."""
-    if concurrency < 1:
-        raise InvalidInputError(
-            f"concurrency is {concurrency}.", field="concurrency", limit=1, hint="Pass 1 for one request at a time."
-        )
+    arguments.count("concurrency", concurrency, InvalidInputError)
 
 
 def ask(order: Order, items: Sequence[Item | str], width: int) -> Call[Any]:

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from sie_sdk import arguments
+from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Priority, Progress
 
 T = TypeVar("T")
@@ -33,6 +35,11 @@ class Server(msgspec.Struct, frozen=True):
 
     base_url: str
     headers: dict[str, str]
+
+    @property
+    def shown(self) -> str:
+        """Its address for people to read."""
+        return arguments.shown(self.base_url)
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -123,3 +130,6 @@ class Patience(msgspec.Struct, frozen=True):
     cancel: Cancel | None = None
     now: Callable[[], float] = time.monotonic
     started: float | None = None
+
+    def __post_init__(self) -> None:
+        arguments.seconds("deadline_s", self.deadline_s, InvalidInputError)

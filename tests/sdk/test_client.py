@@ -262,8 +262,9 @@ def test_what_cannot_be_sent_is_refused_before_sending(call: Caller, model: str,
 
 
 def test_a_header_that_cannot_travel_is_the_callers_error(call: Caller) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be sent"):
+    with pytest.raises(InvalidInputError, match="cannot be sent") as caught:
         call("encode", "m", "a", idempotency_key="line\nbreak")
+    assert caught.value.field == "Idempotency-Key"
 
 
 @pytest.mark.parametrize(
