@@ -28,6 +28,7 @@ from sie_config.deployment import placement
 from sie_config.registry import Registry
 from sie_config.settings import Settings as ConfigSettings
 from sie_ingress.app import app
+from sie_ingress.dialects.speaking import absent_models
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.readiness import Readiness
@@ -69,6 +70,13 @@ async def main(host: str, port: int, models: str) -> None:
     registry = Registry(catalog.select(models), aliases.read(ingress.model_aliases), deployment=there)
     for alias in registry.dangling():
         raise ConfigurationError(f"{aliases.SETTING}: {alias}", field=aliases.SETTING)
+    # This catalogue does not change: a name that is not in it now is a mistake.
+    for field, value in (
+        ("default_models", ingress.default_models),
+        ("pinned_models", bundle_settings.pinned_models),
+    ):
+        for absent in absent_models(registry, filter(None, map(str.strip, value.split(",")))):
+            raise ConfigurationError(f"{settings.variable(field)}: {absent}", field=settings.variable(field))
     broker = MemoryBroker()
     lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
     # One bundle per lane of the catalogue: here a lane is a set of queues, not a set of machines.
