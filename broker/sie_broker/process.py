@@ -6,6 +6,7 @@ A function's process reads its settings, connects, serves HTTP and leaves on SIG
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import io
 import logging
@@ -165,7 +166,7 @@ async def serving(
     At its end requests in flight may finish within ``drain_s`` seconds; then they are cut, and their callers ask again.
 
     Raises:
-        ConfigurationError: the port is taken.
+        ConfigurationError: the port is taken, or the address is none of this machine's.
     """
     import uvicorn
 
@@ -206,6 +207,9 @@ def _bound(host: str, port: int) -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except OSError as error:
+        of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise ConfigurationError(
-            f"Cannot listen on {host}:{port}: {error.strerror}.", field="PORT", hint="Choose another port."
+            f"Cannot listen on {host}:{port}: {error.strerror}.",
+            field="PORT" if of_port else "SIE_HOST",
+            hint="Choose another port." if of_port else "Listen on an address of this machine: 127.0.0.1, or 0.0.0.0.",
         ) from error

@@ -33,6 +33,7 @@ from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings as IngressSettings
+from sie_local.ports import PORT
 from sie_local.programs import machine_settings
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
@@ -45,7 +46,7 @@ MACHINE = ("device", "precision", "model_bytes")
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8080, show_default=True, help="The port to listen on.")
+@click.option("--port", type=PORT, default=8080, show_default=True, help="The port to listen on; 0 for any.")
 @click.option("--models", default="", help="Model ids separated by commas, or a folder of specs. [default: all]")
 def serve(host: str, port: int, models: str) -> None:
     """Serve the catalogue from one process, without NATS.
@@ -89,10 +90,11 @@ async def main(host: str, port: int, models: str) -> None:
     pools = Pools(registry, lanes, PoolTable(broker.pools), assigns=False)
     served = app(broker, registry, lanes, pools, ingress, readiness)
     # What was accepted can be computed by nobody else: work is pulled until the last request is answered, or cut.
-    async with process.serving(served, host, port, drain_s=math.ceil(bundle_settings.drain_s), websockets=True):
+    drain_s = math.ceil(bundle_settings.drain_s)
+    async with process.serving(served, host, port, drain_s=drain_s, websockets=True) as bound:
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
         readiness.begin()
-        log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)
+        log.info("serving %d models on http://%s:%d", len(registry.specs()), host, bound)
         await stop.wait()
         readiness.close()
         served.state.configs.changes.leave()

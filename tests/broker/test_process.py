@@ -31,6 +31,13 @@ def test_what_is_no_port_is_refused_by_name(value: str) -> None:
     assert caught.value.field == "PORT"
 
 
+async def test_an_address_of_another_machine_is_not_blamed_on_the_port() -> None:
+    with pytest.raises(ConfigurationError, match=r"Cannot listen on 192\.0\.2\.1:0") as caught:
+        async with process.serving(None, "192.0.2.1", 0):
+            raise AssertionError("not reached")
+    assert caught.value.field == "SIE_HOST"
+
+
 def test_a_level_of_the_log_is_one_of_those_there_are() -> None:
     assert process.log_level({"SIE_LOG_LEVEL": "debug"}) == "DEBUG"
     with pytest.raises(ConfigurationError, match="SIE_LOG_LEVEL='foo' is wrong: one of DEBUG, INFO, WARNING, ERROR"):

@@ -1,4 +1,4 @@
-"""``sie serve`` with a setting that makes no sense: it ends with one line that names it."""
+"""``sie serve`` and ``sie up`` with a setting or an option that makes no sense: they end with a line that names it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+from tests.sdk.cli.running import sie
 
 
 @pytest.mark.e2e
@@ -26,3 +28,10 @@ def test_a_wrong_setting_stops_the_start_with_one_line(variable: str, value: str
     assert ended.returncode == 1
     (error,) = [line for line in ended.stderr.splitlines() if " INFO " not in line]
     assert variable in error and told in error
+
+
+@pytest.mark.parametrize("command", ["serve", "up"])
+@pytest.mark.parametrize("port", ["-1", "65536", "99999999999"])
+def test_what_is_no_port_is_refused_as_an_option(command: str, port: str) -> None:
+    done = sie(command, "--port", port)
+    assert (done.exit_code, "'--port'" in done.stderr) == (2, True)
