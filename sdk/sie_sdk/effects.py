@@ -43,13 +43,17 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way."""
+    """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way.
+
+    What comes back is its :class:`Reply`, or None if ``cancel`` was set before there was one.
+    """
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes | None = None
     timeout_s: float = 150.0
+    cancel: Cancel | None = None
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -121,7 +125,8 @@ class Terms(msgspec.Struct, frozen=True):
 class Patience(msgspec.Struct, frozen=True):
     """How long one call tries and who may stop it; ``timeout_s`` bounds one HTTP request, ``deadline_s`` them all.
 
-    ``started``: when the call it is part of began, by ``now``; None: when it begins itself.
+    ``started``: when the call it is part of began, by ``now``; None: when it begins itself. ``bound``: the caller's
+    argument that ``deadline_s`` is.
     """
 
     wait_for_capacity: bool = True
@@ -130,6 +135,7 @@ class Patience(msgspec.Struct, frozen=True):
     cancel: Cancel | None = None
     now: Callable[[], float] = time.monotonic
     started: float | None = None
+    bound: str = "deadline_s"
 
     def __post_init__(self) -> None:
-        arguments.seconds("deadline_s", self.deadline_s, InvalidInputError)
+        arguments.seconds(self.bound, self.deadline_s, InvalidInputError)
