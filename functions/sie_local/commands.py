@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from sie_local.ports import PORT
+from sie_local.asked import PORT, models
 from sie_local.state import StateFolder, default_folder
 from sie_local.status import look, show
 
@@ -34,7 +34,9 @@ _state = click.option(
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=PORT, default=8080, show_default=True, help="Port to listen on; 0 for any.")
 @click.option("--nats-port", type=PORT, default=0, help="Port of the NATS server.  [default: any]")
-@click.option("--models", default="", help="Models to serve: ids separated by commas, or a folder of specs.")
+@click.option(
+    "--models", callback=models, default="", help="Models to serve: ids separated by commas, or a folder of specs."
+)
 @_state
 @click.option(
     "--quiet-s",

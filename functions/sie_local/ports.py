@@ -9,13 +9,8 @@ import random
 import socket
 from pathlib import Path
 
-import click
-
 FIRST, LAST = 10_000, 29_999
 """Below those that a system gives to connections, one of which might take it before the server does that it is for."""
-
-PORT = click.IntRange(0, 65_535)
-"""A port as an option of a command."""
 
 _RANDOM = random.SystemRandom()
 

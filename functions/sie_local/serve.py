@@ -33,7 +33,7 @@ from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings as IngressSettings
-from sie_local.ports import PORT
+from sie_local import asked
 from sie_local.programs import machine_settings
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
@@ -46,8 +46,13 @@ MACHINE = ("device", "precision", "model_bytes")
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=PORT, default=8080, show_default=True, help="The port to listen on; 0 for any.")
-@click.option("--models", default="", help="Model ids separated by commas, or a folder of specs. [default: all]")
+@click.option("--port", type=asked.PORT, default=8080, show_default=True, help="The port to listen on; 0 for any.")
+@click.option(
+    "--models",
+    callback=asked.models,
+    default="",
+    help="Model ids separated by commas, or a folder of specs. [default: all]",
+)
 def serve(host: str, port: int, models: str) -> None:
     """Serve the catalogue from one process, without NATS.
 

@@ -31,6 +31,13 @@ def test_a_wrong_setting_stops_the_start_with_one_line(variable: str, value: str
 
 
 @pytest.mark.parametrize("command", ["serve", "up"])
+@pytest.mark.parametrize("folder", ["/nope", "./nope", "../nope/"])
+def test_a_folder_of_models_that_is_not_there_is_not_taken_for_a_model(command: str, folder: str) -> None:
+    done = sie(command, "--models", folder)
+    assert (done.exit_code, f"there is no folder {folder}" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["serve", "up"])
 @pytest.mark.parametrize("port", ["-1", "65536", "99999999999"])
 def test_what_is_no_port_is_refused_as_an_option(command: str, port: str) -> None:
     done = sie(command, "--port", port)

@@ -67,7 +67,7 @@ def read(options: InputOptions) -> Iterator[Item]:
     """The inputs, lazily. An input that is wrong raises when its turn comes.
 
     Raises:
-        UsageError: there are none at all.
+        UsageError, WrongInputError: there are none at all.
         WrongInputError: one is wrong, and is named by its line.
     """
     return coming(options)[0]
@@ -86,6 +86,8 @@ def coming(options: InputOptions) -> tuple[Iterator[Item], bursts.Ready]:
         found = _lines(file if lines is None else lines, format, options["field"])
     items = chain(named, found)
     first = next(items, None)
+    if first is None and file is not None:
+        raise WrongInputError(f"There is no text in {_name(file) or 'standard input'}.")
     if first is None:
         raise click.UsageError("There is no text. Give TEXT, --file FILE, or - to read standard input.")
     return chain([first], items), ready
@@ -100,9 +102,14 @@ def stream(options: InputOptions) -> BinaryIO | None:
     return sys.stdin.buffer
 
 
+def _name(file: BinaryIO) -> str:
+    """Of a file; standard input has none."""
+    name = getattr(file, "name", "")
+    return name if isinstance(name, str) and name not in ("<stdin>", "-") else ""
+
+
 def _format(file: BinaryIO, format: Format) -> Format:
-    name = str(getattr(file, "name", ""))
-    return _ENDINGS.get(os.path.splitext(name)[1].lower(), "auto") if format == "auto" else format
+    return _ENDINGS.get(os.path.splitext(_name(file))[1].lower(), "auto") if format == "auto" else format
 
 
 def _lines(file: Iterable[bytes], format: Format, field: str | None) -> Iterator[Item]:
