@@ -55,7 +55,7 @@ async def lead(broker: Broker, setting: Settings) -> None:
         policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
         table = PoolTable(broker.pools)
         holder = Holder(broker, table, sessions, policy, setting.look_s, provision_s=setting.provision_s)
-        assigner = Assigner(broker, table, lambda: holder.pods, look_s=setting.look_s)
+        assigner = Assigner(broker, table, lambda: holder.pods, lambda: holder.working, look_s=setting.look_s)
 
         def changed() -> None:
             holder.look()

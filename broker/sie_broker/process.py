@@ -6,6 +6,7 @@ A function's process reads its settings, connects, serves HTTP and leaves on SIG
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import io
 import logging
@@ -14,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sie")
 
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 CONNECT_S = 30.0
 DRAIN_S = 10
+LAST_PORT = 65_535
 KEEP_ALIVE_S = 120
 """Longer than clients keep a connection that rests (90 s for published ones): so nobody sends into one that closes."""
 
@@ -35,13 +38,14 @@ KEEP_ALIVE_S = 120
 def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
     """Run ``main`` on uvloop until it ends; a typed error is one line and exit status 1."""
     logging.basicConfig(
-        level=os.environ.get("SIE_LOG_LEVEL", "INFO").upper(),
+        level=logging.INFO,
         format=f"%(asctime)s {name} %(levelname)s %(message)s",
         stream=sys.stderr,
     )
     for chatty in ("httpx", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
+        logging.getLogger().setLevel(log_level())
         import uvloop
 
         uvloop.run(main())
@@ -64,12 +68,27 @@ def began() -> float:
         return time.time()
 
 
-def port() -> int:
+def log_level(environ: Mapping[str, str] = os.environ) -> str:
+    """What is logged: ``SIE_LOG_LEVEL``, in any case; INFO when unset."""
+    if (level := environ.get("SIE_LOG_LEVEL", "INFO").upper()) not in LOG_LEVELS:
+        raise ConfigurationError(
+            f"SIE_LOG_LEVEL={environ['SIE_LOG_LEVEL']!r} is wrong: one of {', '.join(LOG_LEVELS)} is meant.",
+            field="SIE_LOG_LEVEL",
+        )
+    return level
+
+
+def port(environ: Mapping[str, str] = os.environ) -> int:
     """The port to listen on: ``PORT``, as Knative sets it; 8080 when unset."""
     try:
-        return int(os.environ.get("PORT", "8080"))
+        number = int(environ.get("PORT", "8080"))
     except ValueError:
-        raise ConfigurationError(f"PORT={os.environ['PORT']!r} is not a number.", field="PORT") from None
+        raise ConfigurationError(f"PORT={environ['PORT']!r} is not a number.", field="PORT") from None
+    if not 0 <= number <= LAST_PORT:
+        raise ConfigurationError(
+            f"PORT={number} is no port.", field="PORT", limit=LAST_PORT, hint=f"Choose one from 0 (any) to {LAST_PORT}."
+        )
+    return number
 
 
 async def connect(broker: Broker) -> None:
@@ -147,7 +166,7 @@ async def serving(
     At its end requests in flight may finish within ``drain_s`` seconds; then they are cut, and their callers ask again.
 
     Raises:
-        ConfigurationError: the port is taken.
+        ConfigurationError: the port is taken, or the address is none of this machine's.
     """
     import uvicorn
 
@@ -188,6 +207,9 @@ def _bound(host: str, port: int) -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except OSError as error:
+        of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise ConfigurationError(
-            f"Cannot listen on {host}:{port}: {error.strerror}.", field="PORT", hint="Choose another port."
+            f"Cannot listen on {host}:{port}: {error.strerror}.",
+            field="PORT" if of_port else "SIE_HOST",
+            hint="Choose another port." if of_port else "Listen on an address of this machine: 127.0.0.1, or 0.0.0.0.",
         ) from error

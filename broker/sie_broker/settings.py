@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+from sie_sdk.settings import Positive, Seconds
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -17,11 +17,11 @@ class Settings(msgspec.Struct, frozen=True):
     """Where a lane's bundle is reached: a Knative Service's URL, or the local scaler's."""
     max_scale: Annotated[int, msgspec.Meta(ge=1)] = 4
     """Pods a lane may have at most."""
-    quiet_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    quiet_s: Seconds = 60.0
     """How long a lane keeps pods that it no longer needs."""
     objective_s: Positive = 5.0
     """In how long a backlog should be cleared; what cannot be asks for another pod."""
-    pod_rate: Positive = 20.0
+    pod_rate: Annotated[float, msgspec.Meta(gt=0)] = 20.0
     """Works that one pod clears in a second, until that was measured."""
     session_s: Positive = 60.0
     """Length of a demand session, +-20 %; well below the activator's timeout."""
@@ -35,5 +35,5 @@ class Settings(msgspec.Struct, frozen=True):
     """Beginnings of NATS subjects, likewise."""
     replica: str = ""
     """This copy's name; one that starts again under its name leads again at once. Empty: a new name at each start."""
-    frozen_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    frozen_s: Seconds = 300.0
     """How long demand stays as it is while NATS cannot be reached."""

@@ -37,7 +37,7 @@ from sie_bundle.worker import Worker
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.variant import name_of
 from sie_config.registry import Registry, lanes_of
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import ConfigurationError, SIEError
 from sie_sdk.types import Priority
 
 log = logging.getLogger("sie.bundle")
@@ -160,14 +160,20 @@ class Bundle:
         self._holding: list[asyncio.Task[None]] = []
 
     async def start(self, warming: Warming) -> None:
-        """Pull at once, so that the first request's weights and tokenizer load while torch is imported."""
-        for duty in (self.presence.beat(), self.residency.watch(), self._membership.follow()):
+        """Pull at once, so that the first request's weights and tokenizer load while torch is imported.
+
+        Raises:
+            ConfigurationError: torch does not find the device.
+        """
+        for duty in (self.presence.beat(), self._membership.follow()):
             self._duties.begin(duty)
         for spec in self._pinned:
             self._duties.begin(self.residency.hold(spec))
         self.worker.start()
         self.presence.milestone("pulling")
         await warming.done()
+        check_device(self._settings.device)
+        self._duties.begin(self.residency.watch())
         self.presence.milestone("engine")
         self.presence.became("ready")
         log.info("ready: %s", self.presence.startup)
@@ -240,6 +246,22 @@ class Bundle:
     def _memory(self) -> Memory:
         """Of the device; of a GPU only once the engine is there, whose import must not wait for a heartbeat."""
         return Memory(0, 0) if self._on_gpu and self.presence.state == "starting" else self.residency.memory()
+
+
+def check_device(device: str) -> None:
+    """Refuse a GPU that torch does not find; to be called when torch is there."""
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        return
+    import torch
+
+    if int(index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigurationError(
+            f"SIE_DEVICE={device} is wrong: torch finds {count} CUDA devices.",
+            field="SIE_DEVICE",
+            limit=count,
+            hint="Use cpu, or check that the driver and a CUDA build of torch are installed.",
+        )
 
 
 def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSpec]:

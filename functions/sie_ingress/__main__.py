@@ -16,6 +16,7 @@ from sie_config.registry import Registry
 from sie_ingress.app import app
 from sie_ingress.applied import AppliedEverywhere
 from sie_ingress.config_wake import ConfigWake
+from sie_ingress.dialects.speaking import absent_models, named_models
 from sie_ingress.intake import Intake
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
@@ -56,6 +57,8 @@ async def main() -> None:
         process.collect_less()
         for alias in registry.dangling():
             log.warning("%s: %s", aliases.SETTING, alias)  # its model may come, or have gone; the others are served
+        for absent in absent_models(registry, named_models(setting.default_models)):
+            log.warning("SIE_DEFAULT_MODELS: %s", absent)  # likewise
         readiness.begin()
         log.info("accepting requests for %d models", len(registry.specs()))
         await stop.wait()

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from sie_sdk.settings import Bytes, Positive, Seconds
+
 
 class Settings(msgspec.Struct, frozen=True):
     """Read once at the start."""
@@ -14,15 +16,15 @@ class Settings(msgspec.Struct, frozen=True):
     """The NATS server, or several of a cluster, separated by commas."""
     host: str = "127.0.0.1"
     """The address to listen on; the port is ``PORT``, as Knative sets it."""
-    max_body_bytes: int = 64 * 1024 * 1024
+    max_body_bytes: Bytes = 64 * 1024 * 1024
     """The largest request body, as it comes and unpacked."""
-    max_reply_bytes: int = 256 * 1024 * 1024
+    max_reply_bytes: Bytes = 256 * 1024 * 1024
     """The largest answer to one request, of all its parts together, before it is turned into JSON."""
-    max_items: int = 4096
+    max_items: Annotated[int, msgspec.Meta(ge=1)] = 4096
     """The most items in one request."""
-    max_text_bytes: int = 2 * 1024 * 1024
+    max_text_bytes: Bytes = 2 * 1024 * 1024
     """The longest text of one item, in bytes of UTF-8."""
-    request_timeout_s: float = 120.0
+    request_timeout_s: Positive = 120.0
     """How long a request is held before it becomes a job; the upper bound of ``Prefer: wait``."""
     tenant_in_flight: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Requests a tenant (``X-SIE-Tenant``) may have in flight at one ingress; parts count singly; 0: any number."""
@@ -42,5 +44,5 @@ class Settings(msgspec.Struct, frozen=True):
     """Models of requests that name none, as TEI's do: of these ids, separated by commas, the first that can do it."""
     openai_tokenizer: Literal["cl100k_base", "o200k_base", "off"] = "cl100k_base"
     """The vocabulary of token ids that come to ``/v1/embeddings`` instead of texts; ``off`` refuses them."""
-    cold_start_s: float = 5.0
+    cold_start_s: Seconds = 5.0
     """The first ``Retry-After``, until cold starts have been measured."""

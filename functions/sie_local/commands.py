@@ -13,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 
+from sie_local.asked import PORT, models
 from sie_local.state import StateFolder, default_folder
 from sie_local.status import look, show
 
@@ -31,15 +32,23 @@ _state = click.option(
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8080, show_default=True, help="Port to listen on; 0 for any.")
-@click.option("--nats-port", default=0, help="Port of the NATS server.  [default: any]")
-@click.option("--models", default="", help="Models to serve: ids separated by commas, or a folder of specs.")
+@click.option("--port", type=PORT, default=8080, show_default=True, help="Port to listen on; 0 for any.")
+@click.option("--nats-port", type=PORT, default=0, help="Port of the NATS server.  [default: any]")
+@click.option(
+    "--models", callback=models, default="", help="Models to serve: ids separated by commas, or a folder of specs."
+)
 @_state
-@click.option("--quiet-s", default=60.0, show_default=True, help="Seconds without work before a bundle stops.")
+@click.option(
+    "--quiet-s",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds without work before a bundle stops.",
+)
 @click.option(
     "--max-scale",
     default=lambda: max(1, (os.cpu_count() or 1) // 2),
-    type=int,
+    type=click.IntRange(min=1),
     help="Processes a bundle may have at most.  [default: one per two cores]",
 )
 @click.option("--detach", is_flag=True, help="Leave it running in the background.")

@@ -28,10 +28,12 @@ from sie_config.deployment import placement
 from sie_config.registry import Registry
 from sie_config.settings import Settings as ConfigSettings
 from sie_ingress.app import app
+from sie_ingress.dialects.speaking import absent_models
 from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings as IngressSettings
+from sie_local import asked
 from sie_local.programs import machine_settings
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
@@ -44,8 +46,13 @@ MACHINE = ("device", "precision", "model_bytes")
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8080, show_default=True, help="The port to listen on.")
-@click.option("--models", default="", help="Model ids separated by commas, or a folder of specs. [default: all]")
+@click.option("--port", type=asked.PORT, default=8080, show_default=True, help="The port to listen on; 0 for any.")
+@click.option(
+    "--models",
+    callback=asked.models,
+    default="",
+    help="Model ids separated by commas, or a folder of specs. [default: all]",
+)
 def serve(host: str, port: int, models: str) -> None:
     """Serve the catalogue from one process, without NATS.
 
@@ -69,6 +76,13 @@ async def main(host: str, port: int, models: str) -> None:
     registry = Registry(catalog.select(models), aliases.read(ingress.model_aliases), deployment=there)
     for alias in registry.dangling():
         raise ConfigurationError(f"{aliases.SETTING}: {alias}", field=aliases.SETTING)
+    # This catalogue does not change: a name that is not in it now is a mistake.
+    for field, value in (
+        ("default_models", ingress.default_models),
+        ("pinned_models", bundle_settings.pinned_models),
+    ):
+        for absent in absent_models(registry, filter(None, map(str.strip, value.split(",")))):
+            raise ConfigurationError(f"{settings.variable(field)}: {absent}", field=settings.variable(field))
     broker = MemoryBroker()
     lanes, readiness = Lanes(broker, ingress.cold_start_s), Readiness()
     # One bundle per lane of the catalogue: here a lane is a set of queues, not a set of machines.
@@ -81,10 +95,11 @@ async def main(host: str, port: int, models: str) -> None:
     pools = Pools(registry, lanes, PoolTable(broker.pools), assigns=False)
     served = app(broker, registry, lanes, pools, ingress, readiness)
     # What was accepted can be computed by nobody else: work is pulled until the last request is answered, or cut.
-    async with process.serving(served, host, port, drain_s=math.ceil(bundle_settings.drain_s), websockets=True):
+    drain_s = math.ceil(bundle_settings.drain_s)
+    async with process.serving(served, host, port, drain_s=drain_s, websockets=True) as bound:
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
         readiness.begin()
-        log.info("serving %d models on http://%s:%d", len(registry.specs()), host, port)
+        log.info("serving %d models on http://%s:%d", len(registry.specs()), host, bound)
         await stop.wait()
         readiness.close()
         served.state.configs.changes.leave()

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sie_sdk import chunks, formats, results
+from sie_sdk import arguments, chunks, formats, results
 from sie_sdk.chunks import Chunk, Tally
 from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Terms, Together
 from sie_sdk.errors import InvalidInputError, SIEError, UnexpectedReplyError
@@ -153,10 +153,7 @@ def many(items: Any) -> Sequence[Item | str]:
 
 def check_width(concurrency: int) -> None:
     """Refuse a number of requests at a time that makes no sense."""
-    if concurrency < 1:
-        raise InvalidInputError(
-            f"concurrency is {concurrency}.", field="concurrency", limit=1, hint="Pass 1 for one request at a time."
-        )
+    arguments.count("concurrency", concurrency, InvalidInputError)
 
 
 def ask(order: Order, items: Sequence[Item | str], width: int) -> Call[Any]:
@@ -253,10 +250,20 @@ def request_headers(accept: str) -> dict[str, str]:
 
 
 def _path(route: str, model: str) -> str:
-    if not model:
-        raise InvalidInputError("The model's name is empty.", field="model", hint="client.list_models() lists them.")
+    # Parts of dots would lead to another route.
+    if not isinstance(model, str) or not model or {".", ".."} & {*model.split("/")}:
+        wrong = "The model's name is empty" if model == "" else f"{model!r} is no model's name"
+        raise InvalidInputError(f"{wrong}.", field="model", hint="client.list_models() lists them.")
     # Slashes and colons are part of a model's name; servers take the rest of the path as it is.
-    return f"/v1/{route}/" + quote(model, safe="/:@!$&'()*+,;=~")
+    return f"/v1/{route}/" + escaped("model", model, safe="/:@!$&'()*+,;=~")
+
+
+def escaped(field: str, name: str, safe: str) -> str:
+    """A name as it stands in a path."""
+    try:
+        return quote(name, safe=safe)
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"{field} {name!r} has half of a surrogate pair.", field=field) from None
 
 
 def _items(items: Sequence[Item | str]) -> list[Item]:
@@ -267,5 +274,9 @@ def _item(field: str, item: Item | str) -> Item:
     if isinstance(item, str):
         return Item(text=item)
     if isinstance(item, Item):
+        for name, value in (("text", item.text), ("id", item.id)):
+            if value is not None and not isinstance(value, str):
+                wrong = f"{field}.{name}"
+                raise InvalidInputError(f"{wrong} is a {type(value).__name__}.", field=wrong, hint="Pass a str.")
         return item
     raise InvalidInputError(f"{field} is a {type(item).__name__}.", field=field, hint="Pass a str or Item(text=...).")

@@ -36,4 +36,4 @@ class Carrier(ABC, Generic[Http]):
 
     def _impatience(self) -> Patience:
         """How long a call tries that waits for no worker."""
-        return Patience(wait_for_capacity=False, deadline_s=self._timeout_s, timeout_s=self._timeout_s)
+        return Patience(False, self._timeout_s, self._timeout_s, bound="timeout_s")

@@ -104,8 +104,9 @@ def _size(item: Item | str) -> int:
         return len(item)
     if not isinstance(item, Item):
         return 0  # refused when the chunk is sent
-    size = len(item.text or "") + len(item.id or "") + (len(str(item.metadata)) if item.metadata else 0)
-    return size if item.multivector is None else size + item.multivector.nbytes
+    size = sum(len(each) for each in (item.text, item.id) if isinstance(each, str))  # others: likewise
+    size += len(str(item.metadata)) if item.metadata else 0
+    return size if item.multivector is None else size + getattr(item.multivector, "nbytes", 0)
 
 
 def _named(item: Item | str, place: int) -> Item | str:

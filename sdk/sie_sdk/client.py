@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from sie_sdk import chunks
+from sie_sdk import arguments, chunks
 from sie_sdk.capacity_methods import CapacityMethods
 from sie_sdk.carrier import Http
 from sie_sdk.chunks import Chunk, Tally
@@ -56,33 +56,34 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
         """Make a client; nothing is sent yet.
 
         Args:
-            base_url: the server, with its scheme; else ``SIE_BASE_URL``, else ``http://127.0.0.1:8080``.
+            base_url: the server, with its scheme; else ``SIE_BASE_URL``, else ``http://127.0.0.1:8080``. A final
+                ``/v1`` may stand there.
             api_key: sent as a bearer token; else ``SIE_API_KEY``, else none is sent.
             tenant: on whose behalf, for the server's limits; else ``SIE_TENANT``, else nobody's.
             pool: the pool whose workers compute what a call names no other pool for.
             machine_profile: on which machines, ``l4`` for instance; a model that is not served on it is computed where
                 it is served.
-            timeout_s: seconds one HTTP request may take; a call may make several.
+            timeout_s: seconds one HTTP request may take, at most a million; a call may make several.
             max_connections: connections open at a time; further requests wait for one.
             http_client: an httpx client of your own, for proxies, certificates, headers or tests. You close it, and
                 it stays in the process that made it. Without one httpx's own environment counts: ``HTTPS_PROXY``,
                 ``NO_PROXY``, ``SSL_CERT_FILE``.
 
         Raises:
-            ConfigurationError: ``base_url`` is not an http or https URL.
+            ConfigurationError: one of them makes no sense; ``error.field`` names it.
         """
-        url = (base_url or os.environ.get("SIE_BASE_URL") or DEFAULT_BASE_URL).rstrip("/")
-        if not url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"base_url {url!r} has no scheme.", field="base_url", hint=f"Write http://{url}.")
-        key = api_key or os.environ.get("SIE_API_KEY")
-        self._tenant = tenant or os.environ.get("SIE_TENANT")
+        url = arguments.base_url(base_url or os.environ.get("SIE_BASE_URL") or DEFAULT_BASE_URL)
+        arguments.seconds("timeout_s", timeout_s, ConfigurationError, bounded=True)
+        arguments.count("max_connections", max_connections, ConfigurationError)
+        key = arguments.header("api_key", api_key or os.environ.get("SIE_API_KEY"))
+        self._tenant = arguments.header("tenant", tenant or os.environ.get("SIE_TENANT"))
         told = {
             "Authorization": key and f"Bearer {key}",
             "X-SIE-Tenant": self._tenant,
-            "X-SIE-MACHINE-PROFILE": machine_profile,
+            "X-SIE-MACHINE-PROFILE": arguments.header("machine_profile", machine_profile),
         }
         self._server = Server(url, {name: value for name, value in told.items() if value})
-        self._pool = pool
+        self._pool = arguments.header("pool", pool)
         self._timeout_s = timeout_s
         self._max_connections = max_connections
         self._keeps_alive = True
@@ -93,7 +94,7 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
         self._leases: set[Any] = set()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_url!r})"
+        return f"{type(self).__name__}({self._server.shown!r})"
 
     @property
     def base_url(self) -> str:

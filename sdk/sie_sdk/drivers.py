@@ -12,20 +12,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import httpx
 
 from sie_sdk import transport
-from sie_sdk.effects import Call, Effect, Report, Send, Server, Together, Wait
+from sie_sdk.effects import Call, Effect, Reply, Report, Send, Server, Together, Wait
 from sie_sdk.errors import SIEError
 from sie_sdk.types import Progress
 
 T = TypeVar("T")
 
 CANCEL_CHECK_S = 0.05
-"""How late an awaiting call may notice its ``cancel``."""
+"""How late a call that awaits something, or its reply, may notice its ``cancel``."""
 
 AHEAD = 2
 """Chunks in hand for each that is under way: some wait to be sent, or to be taken by the caller."""
@@ -71,7 +71,7 @@ def run(line: Line, call: Call[T], listener: Listener = None, stop: threading.Ev
         try:
             match effect:
                 case Send():
-                    outcome = transport.send(line.http, line.server, effect)
+                    outcome = _send(line, effect)
                 case Wait():
                     _pause(effect, stop)
                 case Report():
@@ -183,6 +183,29 @@ class _End(NamedTuple):
         return self.result
 
 
+def _send(line: Line, send: Send) -> Reply | None:
+    """The reply. A request that is cancelled is left to a thread of its own, since nothing wakes it."""
+    if (cancel := send.cancel) is None:
+        return transport.send(line.http, line.server, send)
+    came: SimpleQueue[_End] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            end = _End(transport.send(line.http, line.server, send))
+        except BaseException as error:
+            end = _End(error=error)
+        came.put(end)
+
+    threading.Thread(target=ask, name="sie-request", daemon=True).start()
+    while True:
+        try:
+            reply: Reply = came.get(timeout=CANCEL_CHECK_S).value()
+            return reply
+        except Empty:
+            if cancel.is_set():
+                return None
+
+
 def _pause(wait: Wait, stop: threading.Event | None) -> None:
     if wait.cancel is not None:
         wait.cancel.wait(wait.seconds)
@@ -208,7 +231,7 @@ async def run_async(line: AsyncLine, call: Call[T], listener: Listener = None) -
         try:
             match effect:
                 case Send():
-                    outcome = await transport.send_async(line.http, line.server, effect)
+                    outcome = await _send_async(line, effect)
                 case Wait():
                     await _pause_async(effect)
                 case Report():
@@ -271,6 +294,20 @@ def _failed(task: asyncio.Task[Any]) -> bool:
 async def _each(calls: Iterable[Call[Any]]) -> AsyncIterator[Call[Any]]:
     for call in calls:
         yield call
+
+
+async def _send_async(line: AsyncLine, send: Send) -> Reply | None:
+    if (cancel := send.cancel) is None:
+        return await transport.send_async(line.http, line.server, send)
+    asking = asyncio.ensure_future(transport.send_async(line.http, line.server, send))
+    try:
+        while not asking.done() and not cancel.is_set():
+            await asyncio.wait([asking], timeout=CANCEL_CHECK_S)
+        return asking.result() if asking.done() else None
+    finally:
+        if not asking.done():
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
 
 async def _pause_async(wait: Wait) -> None:

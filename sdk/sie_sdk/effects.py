@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from sie_sdk import arguments
+from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Priority, Progress
 
 T = TypeVar("T")
@@ -34,15 +36,24 @@ class Server(msgspec.Struct, frozen=True):
     base_url: str
     headers: dict[str, str]
 
+    @property
+    def shown(self) -> str:
+        """Its address for people to read."""
+        return arguments.shown(self.base_url)
+
 
 class Send(msgspec.Struct, frozen=True):
-    """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way."""
+    """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way.
+
+    What comes back is its :class:`Reply`, or None if ``cancel`` was set before there was one.
+    """
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes | None = None
     timeout_s: float = 150.0
+    cancel: Cancel | None = None
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -114,7 +125,8 @@ class Terms(msgspec.Struct, frozen=True):
 class Patience(msgspec.Struct, frozen=True):
     """How long one call tries and who may stop it; ``timeout_s`` bounds one HTTP request, ``deadline_s`` them all.
 
-    ``started``: when the call it is part of began, by ``now``; None: when it begins itself.
+    ``started``: when the call it is part of began, by ``now``; None: when it begins itself. ``bound``: the caller's
+    argument that ``deadline_s`` is.
     """
 
     wait_for_capacity: bool = True
@@ -123,3 +135,7 @@ class Patience(msgspec.Struct, frozen=True):
     cancel: Cancel | None = None
     now: Callable[[], float] = time.monotonic
     started: float | None = None
+    bound: str = "deadline_s"
+
+    def __post_init__(self) -> None:
+        arguments.seconds(self.bound, self.deadline_s, InvalidInputError)

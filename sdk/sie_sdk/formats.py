@@ -28,12 +28,27 @@ def request_body(request: Request) -> bytes:
     """
     try:
         return _to_msgpack.encode(request)
-    except (OverflowError, RecursionError, UnicodeEncodeError) as error:
+    except (OverflowError, RecursionError, UnicodeEncodeError, InvalidInputError) as error:
+        field = _at_fault(request)
+        if isinstance(error, InvalidInputError):
+            error.field = field
+            raise
         raise InvalidInputError(
-            f"The request has no form on the wire: {error}.",
-            field="body",
+            f"{'The request' if field == 'body' else field} has no form on the wire: {error}.",
+            field=field,
             hint="Whole numbers have 64 bits, texts no half surrogate pairs, and metadata is not nested too deeply.",
         ) from None
+
+
+def _at_fault(request: Request) -> str:
+    """The item that has no form by itself, or else the body as a whole."""
+    query = {"query": request.query} if isinstance(request, ScoreRequest) else {}
+    for field, item in (query | {f"items[{index}]": item for index, item in enumerate(request.items)}).items():
+        try:
+            _to_msgpack.encode(item)
+        except (OverflowError, RecursionError, UnicodeEncodeError, InvalidInputError):
+            return field
+    return "body"
 
 
 def _written(value: object) -> object:

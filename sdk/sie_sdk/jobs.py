@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
-from urllib.parse import quote
 
 import msgspec
 
@@ -17,7 +16,7 @@ from sie_sdk import calls, chunks, formats, refusals, results
 from sie_sdk.calls import Order
 from sie_sdk.chunks import Tally
 from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Together
-from sie_sdk.errors import JobNotFoundError, SIEError, UnexpectedReplyError
+from sie_sdk.errors import InvalidInputError, JobNotFoundError, SIEError, UnexpectedReplyError
 from sie_sdk.settle import follow, is_of_the_server, read, settle, still_queued
 from sie_sdk.types import Item, JobStatus, Operation, Progress
 
@@ -69,6 +68,17 @@ def _queued(order: Order, items: Sequence[Item | str]) -> Call[str]:
     return read(reply, results.read_job).id
 
 
+def path(id: str) -> str:
+    """Where the server has the job of this id.
+
+    Raises:
+        InvalidInputError: it can be none.
+    """
+    if not isinstance(id, str) or not id.strip() or id in (".", ".."):
+        raise InvalidInputError(f"{id!r} is no job's id.", field="id", hint="Pass the id of a job that was submitted.")
+    return "/v1/jobs/" + calls.escaped("id", id, safe="")
+
+
 class AnyJob(Generic[Http, T]):
     """Queued work: look at it, or wait for its result. The server keeps both for an hour after it was accepted.
 
@@ -89,7 +99,7 @@ class AnyJob(Generic[Http, T]):
         self._client = client
         self._sizes = list(sizes)
         self._one = one
-        self._parts = [_Part(each, operation) for each in id.split(",")]
+        self._parts = [_Part(each, operation) for each in (id.split(",") if isinstance(id, str) else [id])]
         for part, size, stop in zip(self._parts, self._sizes, accumulate(self._sizes), strict=False):
             part.asked = (stop - size, stop)
 
@@ -193,6 +203,7 @@ class _Part:
     """One job of the server; ``asked`` is its place among all items, where that is known."""
 
     def __init__(self, id: str, operation: Operation) -> None:
+        path(id)  # refused at once, not at the first look
         self.id = id
         self.operation = operation
         self.asked: tuple[int, int] | None = None
@@ -225,8 +236,7 @@ class _Part:
         return self.outcome
 
     def _look(self, timeout_s: float = LOOK_S) -> Send:
-        headers = calls.request_headers(formats.MSGPACK)
-        return Send("GET", f"/v1/jobs/{quote(self.id, safe='')}", headers, None, timeout_s)
+        return Send("GET", path(self.id), calls.request_headers(formats.MSGPACK), None, timeout_s)
 
     def _take(self, reply: Reply) -> None:
         """Keep what became of the job, so that it is fetched once; a look that failed is raised."""

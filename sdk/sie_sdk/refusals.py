@@ -13,10 +13,12 @@ import msgspec
 
 from sie_sdk.errors import (
     DeadlineExceededError,
+    ForbiddenError,
     InvalidInputError,
     NotFoundError,
     RateLimitedError,
     SIEError,
+    UnauthorizedError,
     UnavailableError,
     UnexpectedReplyError,
 )
@@ -29,6 +31,8 @@ NOT_NOW = (429, 502, 503, 504)
 """What a proxy says of itself: Knative's activator answers 502 for a server that is killed, and 504 for one that has
 not started in time. Both may have the request by then, which makes no difference to one that has a key."""
 _BY_STATUS: dict[int, type[SIEError]] = {
+    401: UnauthorizedError,
+    403: ForbiddenError,
     404: NotFoundError,
     429: RateLimitedError,
     503: UnavailableError,

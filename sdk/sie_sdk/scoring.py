@@ -64,8 +64,15 @@ def maxsim_batch(queries: Sequence[Vectors], documents: Sequence[Vectors]) -> Fl
 
 
 def cosine(query: npt.NDArray[Any], documents: npt.NDArray[Any]) -> Floats:
-    """The cosine of a float vector ``[d]`` and each of ``[n, d]``, float32 ``[n]``; 0 with a vector of zeros."""
-    one, many = np.asarray(query, np.float32), np.asarray(documents, np.float32)
+    """The cosine of a float vector ``[d]`` and each of ``[n, d]``, float32 ``[n]``; 0 with a vector of zeros.
+
+    Raises:
+        InvalidInputError: they are numbers that are no floats; names which.
+    """
+    one, many = (
+        np.asarray(_real(np.asarray(each), name), np.float32)
+        for each, name in ((query, "query"), (documents, "documents"))
+    )
     lengths = np.linalg.norm(many, axis=-1) * np.linalg.norm(one)
     return np.asarray(np.divide(many @ one, lengths, out=np.zeros_like(lengths), where=lengths > 0), np.float32)
 
@@ -136,11 +143,16 @@ def _array(text: Vectors, name: str) -> npt.NDArray[Any]:
         raise InvalidInputError(
             f"{name} has no multivector.", field=name, hint='Encode it with output_types=["multivector"].'
         )
-    if array.dtype.kind != "f" and not known:
+    return array if known else _real(array, name)
+
+
+def _real(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """Floats as they are; what other numbers stand for nobody knows here."""
+    if array.dtype.kind != "f":
         raise InvalidInputError(
             f"{name} has numbers of type {array.dtype}.",
             field=name,
-            hint="Pass the encode result itself, or floats: quantization.dequantise(values).",
+            hint="Pass floats, quantization.dequantise(values); maxsim takes the encode result itself, too.",
         )
     return array
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 
 from sie_sdk.errors import ConfigurationError
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+DAY_S = 86_400.0
+Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=DAY_S)]
+Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
+"""Seconds too, and not none."""
 
 
 def variable(field: str) -> str:

@@ -19,10 +19,14 @@ from sie_sdk.errors import (
     CancelledByCallerError,
     ConnectionFailedError,
     DeadlineExceededError,
+    ForbiddenError,
+    NotFoundError,
     ProvisioningError,
     ProvisioningFailedError,
     QueueUnavailableError,
+    RateLimitedError,
     SIEError,
+    UnauthorizedError,
     UnavailableError,
     UnexpectedReplyError,
 )
@@ -40,7 +44,7 @@ HOLD_S = 20
 """How long a server is asked to hold a look at a job; well below what proxies cut."""
 
 HOLD_IF_CANCELLABLE_S = 1
-"""The same for a call with ``cancel``: a held request cannot be woken, so it is kept short."""
+"""The same for a call with ``cancel``, so that it soon has a job that can be named when it is cancelled."""
 
 BEFORE_THE_END = 0.9
 """Of the time that is left, the part a server may hold a request, so that there is some to hear of its job."""
@@ -70,9 +74,21 @@ def follow(job: str, look: Send, patience: Patience, *, items: int = 0) -> Call[
 
 
 def is_of_the_server(error: SIEError) -> bool:
-    """Whether a job's look failed because the server could not answer; any other error is what became of the job."""
-    # Its subclasses may be a job's own outcome: a worker had no memory for it, or could not load the model in time.
-    return type(error) in (UnavailableError, QueueUnavailableError, ProvisioningFailedError)
+    """Whether a job's look failed because it was not answered; any other error is what became of the job."""
+    # Their subclasses may be a job's own outcome: a worker had no memory for it, or could not load the model in time.
+    return type(error) in _OF_THE_SERVER
+
+
+_OF_THE_SERVER = (
+    UnavailableError,
+    QueueUnavailableError,
+    ProvisioningFailedError,
+    # Of whoever stands before it, a gateway that knows the caller no more, for instance.
+    RateLimitedError,
+    UnauthorizedError,
+    ForbiddenError,
+    NotFoundError,
+)
 
 
 def still_queued(id: str, error: SIEError) -> JobStatus | None:
@@ -104,15 +120,18 @@ class _Errand:
         self.job = job
         self.location = request.path if job else ""
         self.heard = f"job {job}" if job else "the first reply"
+        self.advice: str | None = None
 
     def run(self) -> Call[Reply]:
         while True:
             self._stop_if_cancelled()
             try:
-                reply: Reply = yield self._next_request()
+                reply: Reply | None = yield self._next_request()
             except ConnectionFailedError as error:
                 yield from self._pause_after(error, "unreachable")
                 continue
+            if reply is None:
+                continue  # cancelled
             if reply.status == 202 and not self.until_queued:
                 yield from self._follow(reply)
             elif 200 <= reply.status < 300:
@@ -136,7 +155,9 @@ class _Errand:
         if not self.following:
             headers = self.request.headers | self._preference(remaining)
             timeout_s = min(self.request.timeout_s, remaining)
-            return msgspec.structs.replace(self.request, headers=headers, timeout_s=timeout_s)
+            return msgspec.structs.replace(
+                self.request, headers=headers, timeout_s=timeout_s, cancel=self.patience.cancel
+            )
         longest = HOLD_S if self.patience.cancel is None else HOLD_IF_CANCELLABLE_S
         hold = int(min(longest, remaining))
         headers = {
@@ -146,7 +167,7 @@ class _Errand:
         }
         if hold:
             headers["Prefer"] = f"wait={hold}"
-        return Send("GET", self.location, headers, timeout_s=hold + GRACE_S)
+        return Send("GET", self.location, headers, timeout_s=hold + GRACE_S, cancel=self.patience.cancel)
 
     def _preference(self, remaining: float) -> dict[str, str]:
         """How long work may be held before it becomes a job, for those who cannot wait: a job can be left, and named.
@@ -175,7 +196,7 @@ class _Errand:
             )
         accepted_now = not self.following
         self.job, self.location, self.following = job.id, location, True
-        self.heard = f"job {job.id} ({job.message or job.state})"
+        self.heard, self.advice = f"job {job.id} ({job.message or job.state})", None
         if "preference-applied" in reply.headers:
             # The server held the request, which was the waiting; the floor is for one that only says so.
             pause = min(pause, RETRY_AFTER_S) - (self.patience.now() - self.sent)
@@ -185,7 +206,7 @@ class _Errand:
             yield self._wait(pause)
 
     def _pause_after(self, error: SIEError, state: str) -> Call[None]:
-        self.heard = error.message
+        self.heard, self.advice = error.message, error.hint
         if self._remaining() <= 0:
             raise self._too_late() from error
         if not self.patience.wait_for_capacity:
@@ -210,11 +231,13 @@ class _Errand:
             raise CancelledByCallerError(f"The call was cancelled.{self._stays_queued()}", **self._about())
 
     def _too_late(self) -> DeadlineExceededError:
-        deadline, heard = self.patience.deadline_s, self.heard.rstrip(".")
+        deadline, bound, heard = self.patience.deadline_s, self.patience.bound, self.heard.rstrip(".")
+        longer = f"Pass a larger {bound} than {deadline:g}."
         return DeadlineExceededError(
             f"No result within the deadline of {deadline:g} s; the last news was: {heard}.{self._stays_queued()}",
+            field=bound,
             limit=deadline,
-            hint=f"Pass a larger deadline_s than {deadline:g}.",
+            hint=f"{self.advice} {longer}" if self.advice else longer,
             **self._about(),
         )
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import httpx
 
+from sie_sdk import arguments
 from sie_sdk.effects import Reply, Send, Server
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, InvalidInputError, SIEError, UnexpectedReplyError
 
@@ -75,23 +76,30 @@ def _translated(http: httpx.Client | httpx.AsyncClient, server: Server, send: Se
             raise ConfigurationError(CLOSED, hint=CLOSED_HINT) from None
         raise
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as reason:
-        error = _error_of(reason, server)
+        error = _error_of(reason, server.shown, send)
         error.request_id = send.headers.get("X-Request-ID")
-        raise error from reason
+        raise error from (None if isinstance(error, InvalidInputError) else reason)
 
 
-def _error_of(reason: Exception, server: Server) -> SIEError:
+def _error_of(reason: Exception, server: str, send: Send) -> SIEError:
+    unfit = next((name for name, value in send.headers.items() if not arguments.is_sendable(value)), None)
     match reason:
-        case httpx.InvalidURL() | httpx.UnsupportedProtocol() | httpx.LocalProtocolError() | UnicodeError():
+        case httpx.LocalProtocolError() | UnicodeError() if unfit or isinstance(reason, httpx.LocalProtocolError):
+            # Not the reason: it shows the value of the header, which may be a key.
             return InvalidInputError(
-                f"This request cannot be sent to {server.base_url}: {reason}.",
-                hint="Check base_url, api_key and idempotency_key for characters that do not belong there.",
+                f"This request cannot be sent to {server}: {unfit or 'a header'} has characters no header may have.",
+                field=unfit,
+                hint="Pass visible ASCII, without a line break or a blank at either end.",
+            )
+        case httpx.InvalidURL() | httpx.UnsupportedProtocol() | UnicodeError():
+            return InvalidInputError(
+                f"This request cannot be sent to {server}: {reason}.", field="base_url", hint="Check base_url."
             )
         case httpx.DecodingError() | httpx.TooManyRedirects():
-            return UnexpectedReplyError(f"The reply of {server.base_url} cannot be read: {reason}.")
+            return UnexpectedReplyError(f"The reply of {server} cannot be read: {reason}.")
         case httpx.TimeoutException():
-            return ConnectionFailedError(f"{server.base_url} did not answer in time ({type(reason).__name__}).")
+            return ConnectionFailedError(f"{server} did not answer in time ({type(reason).__name__}).")
     return ConnectionFailedError(
-        f"Could not reach {server.base_url}: {str(reason).rstrip('.') or type(reason).__name__}.",
+        f"Could not reach {server}: {str(reason).rstrip('.') or type(reason).__name__}.",
         hint="Check that the server runs there (`sie up` starts one on this machine).",
     )

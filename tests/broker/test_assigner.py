@@ -30,6 +30,7 @@ class Scene:
         self.broker = broker
         self.table = table
         self.pods: dict[Lane, int] = {}
+        self.working: set[Lane] = set()
         self.ahead_s = 0.0
 
     def clock(self) -> float:
@@ -65,7 +66,7 @@ async def assigning(broker: Broker) -> AsyncIterator[Scene]:
     await broker.provision([])
     table = PoolTable(broker.pools)
     scene = Scene(broker, PoolTable(broker.pools))
-    loop = Assigner(broker, table, lambda: scene.pods, look_s=0.02, clock=scene.clock)
+    loop = Assigner(broker, table, lambda: scene.pods, lambda: scene.working, look_s=0.02, clock=scene.clock)
     with running(
         asyncio.create_task(table.follow(loop.look)),
         asyncio.create_task(scene.table.follow()),
@@ -120,6 +121,18 @@ async def test_a_pool_that_asks_for_more_gets_more_up_to_its_capacity(broker: Br
         await scene.create(minimum=0)
         scene.pods[TEAM] = 3
         await eventually(lambda: len(scene.told()) == 2)
+
+
+async def test_the_only_worker_goes_to_and_fro_with_the_work(broker: Broker) -> None:
+    async with assigning(broker) as scene:
+        scene.pods |= {HOME: 1, TEAM: 1}
+        await scene.beat("w1")
+        await scene.create(minimum=0)
+        for _ in range(2):
+            scene.working = {TEAM}
+            await eventually(lambda: scene.told() == {"w1": "team-a"})
+            scene.working = {HOME}
+            await eventually(lambda: scene.told() == {})
 
 
 async def test_a_worker_of_another_home_or_bundle_or_one_that_drains_is_left_alone(broker: Broker) -> None:

@@ -45,6 +45,8 @@ def leases(draw: st.DrawFn) -> list[Pool]:
     ]
 
 
+LANES = st.builds(Lane, st.sampled_from([DEFAULT, *NAMES]), st.just("default"), st.sampled_from(["cpu", "l4"]))
+working = st.sets(LANES)
 members = st.lists(
     st.builds(
         Member,
@@ -56,10 +58,7 @@ members = st.lists(
     max_size=8,
     unique_by=lambda each: each.name,
 )
-pods = st.dictionaries(
-    st.builds(Lane, st.sampled_from([DEFAULT, *NAMES]), st.just("default"), st.sampled_from(["cpu", "l4"])),
-    st.integers(0, 4),
-)
+pods = st.dictionaries(LANES, st.integers(0, 4))
 
 
 def served(assigned: dict[str, str], workers: list[Member]) -> Counter[Lane]:
@@ -68,11 +67,11 @@ def served(assigned: dict[str, str], workers: list[Member]) -> Counter[Lane]:
     return Counter(Lane(to, services[name].bundle, services[name].profile) for name, to in assigned.items())
 
 
-@given(leases(), pods, members)
+@given(leases(), pods, working, members)
 def test_only_workers_that_exist_are_assigned_and_only_to_pools_that_may_have_them(
-    pools: list[Pool], wanted: dict[Lane, int], workers: list[Member]
+    pools: list[Pool], wanted: dict[Lane, int], busy: set[Lane], workers: list[Member]
 ) -> None:
-    assigned = assign(pools, wanted, workers, NOW)
+    assigned = assign(pools, wanted, busy, workers, NOW)
     assert assigned.keys() <= {worker.name for worker in workers}
     for each, number in served(assigned, workers).items():
         (owner,) = [pool for pool in pools if each in pool.lanes()]
@@ -81,11 +80,11 @@ def test_only_workers_that_exist_are_assigned_and_only_to_pools_that_may_have_th
         assert number <= max(minimum, wanted.get(each, 0)), "nobody is given what it does not want"
 
 
-@given(leases(), pods, members)
+@given(leases(), pods, working, members)
 def test_nobody_has_more_than_its_minimum_while_another_lacks_its_own(
-    pools: list[Pool], wanted: dict[Lane, int], workers: list[Member]
+    pools: list[Pool], wanted: dict[Lane, int], busy: set[Lane], workers: list[Member]
 ) -> None:
-    got = served(assign(pools, wanted, workers, NOW), workers)
+    got = served(assign(pools, wanted, busy, workers, NOW), workers)
     for service in SERVICES:
         least = {
             each: min(pool.minimum, pool.most(each.profile)) if pool.living(NOW) else 0
@@ -98,18 +97,20 @@ def test_nobody_has_more_than_its_minimum_while_another_lacks_its_own(
             assert sum(got[each] for each in least) == sum(worker.service == service for worker in workers)
 
 
-@given(leases(), pods, members)
+@given(leases(), pods, working, members)
 def test_what_was_decided_stands_until_something_changes(
-    pools: list[Pool], wanted: dict[Lane, int], workers: list[Member]
+    pools: list[Pool], wanted: dict[Lane, int], busy: set[Lane], workers: list[Member]
 ) -> None:
-    assigned = assign(pools, wanted, workers, NOW)
+    assigned = assign(pools, wanted, busy, workers, NOW)
     moved = [worker._replace(pool=assigned.get(worker.name, DEFAULT)) for worker in workers]
-    assert assign(pools, wanted, moved, NOW) == assigned
+    assert assign(pools, wanted, busy, moved, NOW) == assigned
 
 
-@given(leases(), pods, members)
-def test_no_worker_moves_that_need_not(pools: list[Pool], wanted: dict[Lane, int], workers: list[Member]) -> None:
-    assigned = assign(pools, wanted, workers, NOW)
+@given(leases(), pods, working, members)
+def test_no_worker_moves_that_need_not(
+    pools: list[Pool], wanted: dict[Lane, int], busy: set[Lane], workers: list[Member]
+) -> None:
+    assigned = assign(pools, wanted, busy, workers, NOW)
     got = served(assigned, workers)
     for service in SERVICES:
         here = [worker for worker in workers if worker.service == service]
@@ -124,41 +125,50 @@ def test_no_worker_moves_that_need_not(pools: list[Pool], wanted: dict[Lane, int
 def test_everybody_goes_home_when_the_leases_have_ended_and_nothing_waits(
     pools: list[Pool], workers: list[Member]
 ) -> None:
-    assert assign(pools, {}, workers, NOW + 4000) == {}
+    assert assign(pools, {}, (), workers, NOW + 4000) == {}
 
 
 def test_an_idle_worker_is_taken_before_a_busy_one() -> None:
     workers = [member("busy", idle=False), member("idle"), member("also busy", idle=False)]
-    assert assign([pool(minimum=1)], {}, workers, NOW) == {"idle": "a"}
+    assert assign([pool(minimum=1)], {}, (), workers, NOW) == {"idle": "a"}
 
 
 def test_the_one_that_goes_home_is_idle() -> None:
     workers = [member("busy", "a", idle=False), member("idle", "a")]
-    assert assign([pool()], {lane("a"): 1}, workers, NOW) == {"busy": "a"}
+    assert assign([pool()], {lane("a"): 1}, (), workers, NOW) == {"busy": "a"}
 
 
 def test_a_pool_that_has_too_many_gives_to_one_that_lacks_before_home_does() -> None:
     workers = [member("1", "a"), member("2", "a"), member("3")]
-    assert assign([pool("a"), pool("b")], {lane("a"): 1, lane("b"): 1}, workers, NOW) == {"1": "a", "2": "b"}
+    assert assign([pool("a"), pool("b")], {lane("a"): 1, lane("b"): 1}, (), workers, NOW) == {"1": "a", "2": "b"}
 
 
 def test_work_that_waits_in_a_pool_whose_lease_has_ended_is_still_served() -> None:
     ended = pool(minimum=2, ttl=50)
     workers = [member("1", "a"), member("2", "a")]
-    assert assign([ended], {lane("a"): 1}, workers, NOW) == {"1": "a"}
-    assert assign([ended], {lane("a"): 0}, workers, NOW) == {}
+    assert assign([ended], {lane("a"): 1}, (), workers, NOW) == {"1": "a"}
+    assert assign([ended], {lane("a"): 0}, (), workers, NOW) == {}
 
 
 def test_the_default_pool_keeps_one_worker_for_its_work_beside_what_pools_want_beyond_their_minimum() -> None:
     wanted = {lane("a"): 4, SERVICES[0]: 3}
     for workers, expected in ((1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4), (9, 4)):
         here = [member(str(number)) for number in range(workers)]
-        assert len(assign([pool(most=4, minimum=1)], wanted, here, NOW)) == expected
+        assert len(assign([pool(most=4, minimum=1)], wanted, wanted, here, NOW)) == expected
 
 
 def test_the_oldest_pools_minimum_comes_first_and_what_is_left_is_shared() -> None:
     wanted = [Claim("a", 1, 4), Claim("b", 1, 2)]
-    assert grants(wanted, 0, 1) == {"a": 1, "b": 0}
-    assert grants(wanted, 0, 2) == {"a": 1, "b": 1}
-    assert grants(wanted, 0, 3) == {"a": 2, "b": 1}
-    assert grants(wanted, 0, 9) == {"a": 4, "b": 2}
+    assert grants(wanted, 0, 1, (), {}) == {"a": 1, "b": 0}
+    assert grants(wanted, 0, 2, (), {}) == {"a": 1, "b": 1}
+    assert grants(wanted, 0, 3, (), {}) == {"a": 2, "b": 1}
+    assert grants(wanted, 0, 9, (), {}) == {"a": 4, "b": 2}
+
+
+def test_the_only_worker_goes_to_a_pool_that_has_work_while_home_has_none_and_stays_until_home_has_some() -> None:
+    wanted = {SERVICES[0]: 1, lane("a"): 1}  # home's is kept warm
+    assert assign([pool()], wanted, {lane("a")}, [member("1")], NOW) == {"1": "a"}
+    assert assign([pool()], wanted, (), [member("1", "a")], NOW) == {"1": "a"}
+    assert assign([pool()], wanted, {SERVICES[0]}, [member("1", "a")], NOW) == {}
+    assert assign([pool()], wanted, (), [member("1")], NOW) == {}, "nobody moves for nothing"
+    assert assign([pool()], wanted, {SERVICES[0], lane("a")}, [member("1", "a")], NOW) == {}, "home's work comes first"

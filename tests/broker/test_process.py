@@ -10,7 +10,9 @@ import time
 
 import pytest
 
+from sie_broker import process
 from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_sdk.errors import ConfigurationError
 
 BEGAN = "import time; now = time.time(); from sie_broker.process import began; print(began(), now)"
 
@@ -22,13 +24,33 @@ def test_a_process_knows_when_it_began() -> None:
     assert before - 0.02 <= began < when_it_ran
 
 
+@pytest.mark.parametrize("value", ["-1", "65536", "99999999999", "http"])
+def test_what_is_no_port_is_refused_by_name(value: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"PORT=.*{value}") as caught:
+        process.port({"PORT": value})
+    assert caught.value.field == "PORT"
+
+
+async def test_an_address_of_another_machine_is_not_blamed_on_the_port() -> None:
+    with pytest.raises(ConfigurationError, match=r"Cannot listen on 192\.0\.2\.1:0") as caught:
+        async with process.serving(None, "192.0.2.1", 0):
+            raise AssertionError("not reached")
+    assert caught.value.field == "SIE_HOST"
+
+
+def test_a_level_of_the_log_is_one_of_those_there_are() -> None:
+    assert process.log_level({"SIE_LOG_LEVEL": "debug"}) == "DEBUG"
+    with pytest.raises(ConfigurationError, match="SIE_LOG_LEVEL='foo' is wrong: one of DEBUG, INFO, WARNING, ERROR"):
+        process.log_level({"SIE_LOG_LEVEL": "foo"})
+
+
 @pytest.mark.e2e
 async def test_the_process_says_that_it_holds_demand_and_ends_on_sigterm(nats_url: str) -> None:
     broker = NatsBroker(nats_url, name="config")
     await broker.connect()
     await broker.provision([])
     await broker.close()
-    process = await asyncio.create_subprocess_exec(
+    started = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "sie_broker",
@@ -36,28 +58,29 @@ async def test_the_process_says_that_it_holds_demand_and_ends_on_sigterm(nats_ur
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        assert process.stderr is not None
+        assert started.stderr is not None
         async with asyncio.timeout(20):
-            assert b"holding demand" in await process.stderr.readline()
-            process.terminate()
-            assert await process.wait() == 0
+            assert b"holding demand" in await started.stderr.readline()
+            started.terminate()
+            assert await started.wait() == 0
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        if started.returncode is None:
+            started.kill()
+            await started.wait()
 
 
 @pytest.mark.e2e
 async def test_a_wrong_setting_stops_the_start_with_one_line() -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "sie_broker",
-        env=os.environ | {"SIE_MAX_SCALE": "none"},
-        stderr=asyncio.subprocess.PIPE,
+    await refused("SIE_MAX_SCALE", "none")
+    await refused("SIE_LOG_LEVEL", "foo")
+
+
+async def refused(variable: str, value: str) -> None:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "sie_broker", env=os.environ | {variable: value}, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(20):
-        _, said = await process.communicate()
-    assert process.returncode == 1
+        _, said = await started.communicate()
+    assert started.returncode == 1
     assert len(said.decode().splitlines()) == 1
-    assert "SIE_MAX_SCALE" in said.decode()
+    assert variable in said.decode()

@@ -149,3 +149,17 @@ def test_a_pool_whose_worker_is_killed_gets_another(platform: Platform, client: 
     wait_until(lambda: member.name not in {worker.name for worker in pool(client).status.assigned_workers})
     wait_until(lambda: pool(client).status.state == "active")
     assert encode(platform, "hello world", X_SIE_Pool="team-a").status_code == 200
+
+
+def test_a_pool_does_not_wait_until_the_only_worker_has_been_idle_for_long(tmp_path: Path, model_folder: Path) -> None:
+    """As under `sie up` on two or three cores."""
+    platform = Platform(tmp_path / "state")
+    platform.up(0, "--models", str(model_folder), "--max-scale", "1", "--quiet-s", "300")
+    try:
+        with SIEClient(platform.url) as client:
+            client.encode(MODEL, "hello")
+            client.create_pool("team-a", {"cpu": 1})
+            for pool in ("team-a", None, "team-a"):
+                client.encode(MODEL, "hello", pool=pool, deadline_s=60)
+    finally:
+        platform.down()

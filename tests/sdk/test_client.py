@@ -253,7 +253,23 @@ def test_models_are_listed_and_described(server: ScriptedServer, call: Caller) -
 
 
 @pytest.mark.parametrize(
-    ("model", "items", "field"), [("", "a", "model"), ("m", ["a", 3], "items[1]"), ("m", [None], "items[0]")]
+    ("model", "items", "field"),
+    [
+        ("", "a", "model"),
+        (None, "a", "model"),
+        ("../../healthz", "a", "model"),
+        ("org/./m", "a", "model"),
+        ("\ud800", "a", "model"),
+        ("m", ["a", 3], "items[1]"),
+        ("m", [None], "items[0]"),
+        ("m", ["a", Item(text=5)], "items[1].text"),  # type: ignore[arg-type]  # what is not typed may do
+        ("m", [Item(text="a", id=7)], "items[0].id"),  # type: ignore[arg-type]
+        ("m", [*["a"] * 600, Item(text=5)], "items[600].text"),  # type: ignore[arg-type]
+        ("m", ["a", "\ud800"], "items[1]"),
+        ("m", ["a"] * 600 + ["\ud800"], "items[600]"),
+        ("m", ["a", Item(text="b", metadata={"n": 1 << 64})], "items[1]"),
+        ("m", ["a", Item(text="b", metadata={"n": object()})], "items[1]"),
+    ],
 )
 def test_what_cannot_be_sent_is_refused_before_sending(call: Caller, model: str, items: Any, field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
@@ -261,9 +277,19 @@ def test_what_cannot_be_sent_is_refused_before_sending(call: Caller, model: str,
     assert caught.value.field == field
 
 
+def test_what_has_no_form_on_the_wire_is_named(call: Caller) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        call("score", "m", "\ud800", ["a"])
+    assert caught.value.field == "query"
+    with pytest.raises(InvalidInputError) as caught:
+        call("encode", "m", "a", options={"a": object()})
+    assert caught.value.field == "body"
+
+
 def test_a_header_that_cannot_travel_is_the_callers_error(call: Caller) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be sent"):
+    with pytest.raises(InvalidInputError, match="cannot be sent") as caught:
         call("encode", "m", "a", idempotency_key="line\nbreak")
+    assert caught.value.field == "Idempotency-Key"
 
 
 @pytest.mark.parametrize(

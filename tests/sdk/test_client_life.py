@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -109,6 +111,27 @@ def test_cancel_wakes_a_waiting_call(server: ScriptedServer, call: Caller) -> No
     cancel = threading.Event()
     with pytest.raises(CancelledByCallerError, match="job j1"):
         call("encode", "m", "a", cancel=cancel, progress=lambda _: cancel.set())
+
+
+@pytest.mark.parametrize("items", ["a", ["a"] * 600])
+def test_cancel_ends_a_call_whose_request_is_not_answered(call_of_silent: Caller, items: Any) -> None:
+    cancel = threading.Event()
+    timer = threading.Timer(0.1, cancel.set)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(CancelledByCallerError):
+        call_of_silent("encode", "m", items, cancel=cancel)
+    assert time.monotonic() - began < 5.0, "the request itself may take 150 s"
+    timer.join()
+
+
+@pytest.fixture
+def call_of_silent(request: pytest.FixtureRequest, finished: Caller) -> Iterator[Caller]:
+    """``call`` of a server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        made = request.node.callspec.params["finished"](f"http://127.0.0.1:{silent.getsockname()[1]}")
+        yield lambda method, *args, **keywords: finished(getattr(made, method)(*args, **keywords))
+        finished(made.close())
 
 
 def test_an_exception_of_the_progress_callback_ends_the_call(server: ScriptedServer, call: Caller) -> None:

@@ -27,6 +27,7 @@ from sie_sdk import (
     SIEClient,
     UnexpectedReplyError,
     jobs,
+    wire,
 )
 from sie_sdk.errors import SIEError
 from sie_sdk.replies import Extracted
@@ -145,6 +146,35 @@ def test_a_server_that_is_away_for_a_moment_does_not_fail_the_job(
     with pytest.raises(QueueUnavailableError):
         on(job, "status")
     assert len(on(job, "result")) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (429, b'{"error": {"code": "RATE_LIMITED", "message": "slow down"}}'),
+        (429, b'{"error": "too many"}'),
+        (401, b'{"error": "token expired"}'),
+        (403, b'{"detail": "forbidden"}'),
+        (404, b'{"detail": "no route"}'),
+    ],
+)
+def test_a_look_that_is_refused_is_not_what_became_of_the_job(
+    server: ScriptedServer, call: Caller, on: Caller, status: int, body: bytes
+) -> None:
+    server.script = [Answer(status, body, {"Content-Type": wire.JSON, "Retry-After": "0.001"}), vectors(), vectors()]
+    job = call("job", "j1")
+    with pytest.raises(SIEError) as caught:
+        on(job, "status")
+    assert caught.value.status == status
+    assert on(job, "status") == JobStatus("j1", "done")
+    assert len(on(job, "result")) == 1
+
+
+@pytest.mark.parametrize("id", ["", " ", "a,,b", "..", None, 7])
+def test_what_is_no_id_is_refused_before_anything_is_sent(call: Caller, id: Any) -> None:
+    with pytest.raises(InvalidInputError, match="is no job's id") as caught:
+        call("job", id)
+    assert caught.value.field == "id"
 
 
 def test_a_job_whose_workers_do_not_come_is_queued_and_may_be_asked_again(

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_sdk import refusals
-from sie_sdk.errors import ModelNotFoundError, NotFoundError, SIEError, UnavailableError, UnexpectedReplyError
+from sie_sdk.errors import (
+    ForbiddenError,
+    ModelNotFoundError,
+    NotFoundError,
+    SIEError,
+    UnauthorizedError,
+    UnavailableError,
+    UnexpectedReplyError,
+)
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
@@ -63,6 +71,12 @@ def test_a_proxys_page_is_an_unexpected_reply_with_its_first_bytes() -> None:
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_proxys_not_now_may_be_tried_again(status: int) -> None:
     assert isinstance(refusals.read_error(status, {}, b"no healthy upstream"), UnavailableError)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, UnauthorizedError), (403, ForbiddenError), (404, NotFoundError)])
+def test_what_a_gateway_says_in_a_form_of_its_own_is_known_by_its_status(status: int, kind: type[SIEError]) -> None:
+    error = refusals.read_error(status, {"content-type": "application/json"}, b'{"detail": "no"}')
+    assert (type(error), error.message) == (kind, "no")
 
 
 @given(st.integers(300, 599), st.binary(max_size=40) | json_values.map(msgspec.json.encode))

@@ -138,9 +138,18 @@ def test_what_stands_for_no_floats_is_refused_by_name() -> None:
         assert caught.value.field == "documents[1]"
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
+def test_cosine_refuses_numbers_that_are_no_floats(dtype: str) -> None:
+    floats, others = np.ones((2, 8), np.float32), np.ones((2, 8), dtype)
+    for field, query, documents in (("query", others[0], floats), ("documents", floats[0], others)):
+        with pytest.raises(InvalidInputError, match=f"{field} has numbers of type {dtype}") as caught:
+            scoring.cosine(query, documents)
+        assert caught.value.field == field
+
+
 def test_cosine_is_of_each_row_and_nought_with_nothing() -> None:
     rows = np.array([[2, 0], [1, 1], [0, -3], [0, 0]], np.float16)
-    np.testing.assert_allclose(scoring.cosine(np.array([5, 0]), rows), [1, 0.5**0.5, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(scoring.cosine(np.array([5.0, 0.0]), rows), [1, 0.5**0.5, 0, 0], atol=1e-6)
     assert scoring.cosine(np.zeros(2), rows).tolist() == [0, 0, 0, 0]
 
 

@@ -253,6 +253,21 @@ def test_the_deadline_names_the_seconds_the_reason_the_job_and_the_way_out() -> 
     assert caught.value.details == {"job": "j1", "location": "/v1/jobs/j1"}
 
 
+def test_a_server_that_is_absent_until_the_deadline_is_what_is_advised_on() -> None:
+    world = World([ConnectionFailedError("Could not reach it.", hint="Check that it runs.")])
+    with pytest.raises(DeadlineExceededError, match="Could not reach it") as caught:
+        world.run(deadline_s=1.0)
+    assert caught.value.hint == "Check that it runs. Pass a larger deadline_s than 1."
+    assert caught.value.field == "deadline_s"
+
+
+def test_a_deadline_is_called_what_the_caller_called_it() -> None:
+    patience = Patience(wait_for_capacity=False, deadline_s=0.0, bound="timeout_s", now=lambda: 0.0)
+    with pytest.raises(DeadlineExceededError, match=r"Pass a larger timeout_s than 0\.") as caught:
+        next(settle(POST, patience))
+    assert caught.value.field == "timeout_s"
+
+
 def test_a_deadline_spent_on_refusals_says_so() -> None:
     world = World([refused(QueueFullError("The queue is full.", retry_after=60.0))])
     with pytest.raises(DeadlineExceededError, match=r"The queue is full\.") as caught:

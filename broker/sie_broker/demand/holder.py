@@ -75,6 +75,8 @@ class Holder:
         self._short: set[Lane] = set()
         self.began = asyncio.Event()
         """Set once it knows who is up, and what is wanted therefore."""
+        self.working: set[Lane] = set()
+        """The lanes that had work at the last look."""
         self._busy: set[Lane] = set()
         self._workers = Workers()
         self._completed: dict[str, int] = {}
@@ -170,6 +172,8 @@ class Holder:
 
     async def _decide(self) -> None:
         backlog, now = await self._backlog(), time.monotonic()
+        if backlog is not None:
+            self.working = {lane for lane, count in backlog.items() if count}
         if now < self._settled_at:
             self._count_in(now)
         busy, self._busy = self._busy, set()

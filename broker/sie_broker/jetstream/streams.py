@@ -44,7 +44,7 @@ FIXED = ("retention", "storage")
 """What the server changes in no stream that exists."""
 
 Bytes = Annotated[int, msgspec.Meta(ge=1 << 20)]
-Seconds = Annotated[float, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=1, le=1e9)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from sie_broker import clock
 from sie_broker.contract import Broker
@@ -33,6 +33,7 @@ class Assigner:
 
     Args:
         pods: workers that each lane's demand asks for, now.
+        working: the lanes that have work, now.
         clock: seconds since the epoch.
     """
 
@@ -41,6 +42,7 @@ class Assigner:
         broker: Broker,
         table: PoolTable,
         pods: Callable[[], Mapping[Lane, int]],
+        working: Callable[[], Collection[Lane]],
         *,
         look_s: float = LOOK_S,
         clock: Callable[[], float] = clock.now,
@@ -48,6 +50,7 @@ class Assigner:
         self._broker = broker
         self._table = table
         self._pods = pods
+        self._working = working
         self._look_s = look_s
         self._clock = clock
         self._workers = Workers(clock)
@@ -88,7 +91,7 @@ class Assigner:
         """Make the assignments what they should be."""
         pools, now = {**self._table.pools}, self._clock()
         members = self._members()
-        wanted = assign(pools.values(), self._pods(), members.values(), now)
+        wanted = assign(pools.values(), self._pods(), self._working(), members.values(), now)
         for worker in wanted.keys() | self._table.assigned.keys():
             told = self._table.assigned.get(worker)
             if worker not in members:

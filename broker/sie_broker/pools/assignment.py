@@ -1,12 +1,13 @@
 """Which worker works for which pool: pure, from what the pools want and who is there.
 
 Minimum workers first, the oldest pool's before the next one's; then one for the default pool if it has work; then one
-at a time to whoever has least of what it wants. Then as few workers as possible change their pool, idle ones rather
-than busy ones. Who carries it out is in ``assigner``.
+at a time to whoever has least of what it wants, before whom is only kept warm whoever has work. Then as few workers as
+possible change their pool, idle ones rather than busy ones. Who carries it out is in ``assigner``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -50,12 +51,15 @@ def claims(pools: Iterable[Pool], service: Lane, pods: Mapping[Lane, int], now: 
     return found
 
 
-def assign(pools: Collection[Pool], pods: Mapping[Lane, int], workers: Iterable[Member], now: float) -> dict[str, str]:
+def assign(
+    pools: Collection[Pool], pods: Mapping[Lane, int], working: Collection[Lane], workers: Iterable[Member], now: float
+) -> dict[str, str]:
     """The pool of each worker that works for another than the default pool.
 
     Args:
         pools: all there are, those whose lease has ended too.
         pods: see `claims`; what the default pool's lanes ask for is under their own.
+        working: the lanes that have work. What others ask for is kept up for work to come.
         workers: everybody whose home is the default pool.
         now: seconds since the epoch.
     """
@@ -64,27 +68,34 @@ def assign(pools: Collection[Pool], pods: Mapping[Lane, int], workers: Iterable[
         services.setdefault(worker.service, []).append(worker)
     assigned: dict[str, str] = {}
     for service, members in services.items():
-        granted = grants(claims(pools, service, pods, now), pods.get(service, 0), len(members))
+        busy = {lane.pool for lane in working if service_of(lane) == service}
+        had = Counter(member.pool for member in members)
+        granted = grants(claims(pools, service, pods, now), pods.get(service, 0), len(members), busy, had)
         assigned |= _placed(granted, members)
     return assigned
 
 
-def grants(wanted: Iterable[Claim], at_home: int, workers: int) -> dict[str, int]:
-    """How many of ``workers`` each pool gets; the others stay at home, where ``at_home`` are wanted."""
+def grants(
+    wanted: Iterable[Claim], at_home: int, workers: int, busy: Collection[str], had: Mapping[str, int]
+) -> dict[str, int]:
+    """How many of ``workers`` each pool gets; the others stay at home, where ``at_home`` are wanted.
+
+    ``busy``: the pools that have work. ``had``: how many workers each has now.
+    """
     wanted = list(wanted)
     left = workers
     got = {DEFAULT: 0} | {claim.pool: 0 for claim in wanted}
     for claim in wanted:
         got[claim.pool] = min(claim.least, left)
         left -= got[claim.pool]
-    got[DEFAULT] = min(1, at_home, left)
+    got[DEFAULT] = min(1, at_home, left) if DEFAULT in busy else 0
     left -= got[DEFAULT]
     most = {DEFAULT: at_home} | {claim.pool: claim.most for claim in wanted}
     while left:
         short = [name for name in got if got[name] < most[name]]
         if not short:
             break
-        got[min(short, key=lambda name: got[name] / most[name])] += 1
+        got[min(short, key=lambda name: (got[name] / most[name], name not in busy, -had.get(name, 0)))] += 1
         left -= 1
     del got[DEFAULT]
     return got

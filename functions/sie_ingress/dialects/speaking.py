@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 
 from starlette.requests import Request
@@ -194,6 +194,17 @@ def named_models(setting: str) -> list[str]:
         except InvalidInputError as error:
             raise ConfigurationError(f"SIE_DEFAULT_MODELS: {error}", field="SIE_DEFAULT_MODELS") from None
     return names
+
+
+def absent_models(registry: Registry, names: Iterable[str]) -> Iterator[str]:
+    """What is said of each name that is not in the catalogue."""
+    for name in names:
+        try:
+            registry.resolve(name)
+        except NotFoundError as error:
+            yield str(error)
+        except SIEError:
+            continue  # it is there, and may be served later
 
 
 def refuse(spoken: Spoken, error: SIEError) -> Response:

@@ -12,7 +12,7 @@ import click
 
 from sie_sdk.cli.completion import model_names
 from sie_sdk.cli.group import Noun
-from sie_sdk.cli.server import as_json, asks_server, get, get_text, print_rows
+from sie_sdk.cli.server import as_json, asks_server, get, get_text, print_rows, read_so
 
 if TYPE_CHECKING:
     from sie_sdk.client import SIEClient
@@ -47,11 +47,12 @@ def every(client: SIEClient, as_json: bool) -> None:
     """
     from sie_sdk.cli import tables
 
-    rows = get(client, MODELS)["models"]
-    if as_json:
-        print_rows(rows)
-    else:
-        tables.specs(rows)
+    with read_so():
+        rows = get(client, MODELS)["models"]
+        if as_json:
+            print_rows(rows)
+        else:
+            tables.specs(rows)
 
 
 @config.command()
@@ -92,11 +93,12 @@ def bundles(client: SIEClient, name: str | None, as_json: bool) -> None:
         click.echo(get_text(client, path), nl=False)
         return
     found = get(client, path)
-    rows = found["bundles"] if name is None else [found]
-    if as_json:
-        print_rows(rows)
-    else:
-        tables.bundles(rows)
+    with read_so():
+        rows = found["bundles"] if name is None else [found]
+        if as_json:
+            print_rows(rows)
+        else:
+            tables.bundles(rows)
 
 
 @config.command()
@@ -121,11 +123,14 @@ def resolve(client: SIEClient, name: str, bundle: str | None, as_json: bool) -> 
     if as_json:
         print_rows([found])
         return
-    click.echo(found["model"])
-    tables.facts(
-        {
-            "bundle": found["resolved_bundle"],
-            "profile": found.get("profile", ""),
-            "of": ", ".join(found.get("profiles", ())),
-        }
-    )
+    with read_so():
+        model, told = (
+            found["model"],
+            {
+                "bundle": found["resolved_bundle"],
+                "profile": found.get("profile", ""),
+                "of": ", ".join(found.get("profiles", ())),
+            },
+        )
+        click.echo(model)
+        tables.facts(told)

@@ -6,6 +6,7 @@ written (``sinks``, ``tables``), how inputs are asked for (``inference``).
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
@@ -31,15 +32,22 @@ quiet = click.option("--quiet", "-q", is_flag=True, help="Say nothing on standar
 
 def out(endings: str) -> Callable[[F], F]:
     """The option ``--out``, for files of these ``endings``."""
-    path = click.Path(dir_okay=False, path_type=Path)
+    path = click.Path(dir_okay=False, writable=True, path_type=Path)
     return click.option("--out", "-o", type=path, help=f"Write to a file instead: {endings}.")
 
 
 @contextmanager
 def opened(
-    out: Path | None, *, as_json: bool, resume: bool = False, vectors: bool = False
+    out: Path | None,
+    *,
+    as_json: bool,
+    resume: bool = False,
+    vectors: bool = False,
+    source: BinaryIO | None = None,
 ) -> Iterator[tuple[Sink | None, int]]:
     """The sink for programs, if results are for one, and how many results it holds already.
+
+    ``source``: where the inputs come from, if not from arguments.
 
     Raises:
         UsageError: these options contradict each other.
@@ -48,6 +56,8 @@ def opened(
         raise click.UsageError("--resume goes on with the file of --out; give one.")
     if out is not None and as_json:
         raise click.UsageError("--json prints and --out writes a file; give one of them.")
+    if out is not None and source is not None and _is_same(source, out):
+        raise click.UsageError(f"--out {out}: the inputs come from this file; write to another one.")
     sink: Sink | None = sinks.JsonLines(sys.stdout.buffer) if as_json else None
     written = 0
     if out is not None:
@@ -59,12 +69,19 @@ def opened(
             sink.close()
 
 
+def _is_same(source: BinaryIO, out: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(source.fileno()), out.stat())
+    except OSError:  # a stream that is no file, or a file that is not there yet
+        return False
+
+
 def deliver(
-    results: Iterable[Any], write: Callable[[Any], None], meter: Meter, skipped: int = 0, *, resumable: bool = False
+    results: Iterable[Any], write: Callable[[Any], None], meter: Meter, skipped: int = 0, *, out: Path | None = None
 ) -> None:
     """Write each result as it comes, and say how to go on after an end that came too early.
 
-    ``skipped``: the inputs left out before the first one. ``resumable``: --resume finds the place by itself.
+    ``skipped``: the inputs left out before the first one. ``out``: the file that is written, if one is.
 
     Raises:
         Exit: with the code of an interrupt, after Ctrl-C.
@@ -72,7 +89,11 @@ def deliver(
     count = 0
 
     def how() -> str:
-        return "Go on with --resume." if resumable else f"Go on with --skip {skipped + count}."
+        if out is None:
+            return f"Go on with --skip {skipped + count}."
+        if out.suffix.lower() == ".npz":  # written in one go
+            return f"Go on with --skip {skipped + count} and another file for --out."
+        return "Go on with --resume."
 
     with _CtrlC() as ctrl_c:
         try:

@@ -162,6 +162,8 @@ def _pipes() -> Iterator[None]:
     """Ends silently when whoever reads standard output has gone."""
     if sys.stdout is None:  # closed from the start, which is fine for --out
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    if sys.stdin is None:  # likewise, where inputs come from elsewhere
+        sys.stdin = open(os.devnull)  # noqa: SIM115
     try:
         yield
         sys.stdout.flush()

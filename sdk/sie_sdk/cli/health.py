@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sie_sdk.cli.server import as_json, asks_server, get, print_rows
+from sie_sdk.cli.server import as_json, asks_server, get, print_rows, read_so
 
 if TYPE_CHECKING:
     from sie_sdk.client import SIEClient
@@ -32,5 +32,6 @@ def health(client: SIEClient, as_json: bool) -> None:
     seen = get(client, "/health")
     if as_json:
         print_rows([seen])
-    else:
+        return
+    with read_so():
         tables.health(seen)

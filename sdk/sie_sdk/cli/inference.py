@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import click
 
-from sie_sdk.chunks import ITEMS
+from sie_sdk.chunks import ITEMS, place
 from sie_sdk.cli import delivery, inputs
 from sie_sdk.cli.asked import (
     EncodeOptions,
@@ -29,9 +29,11 @@ from sie_sdk.cli.asked import (
     score_keywords,
     score_options,
 )
+from sie_sdk.cli.bursts import Ready, burst
 from sie_sdk.cli.progress import Narrator, count_lines, meter
 from sie_sdk.cli.server import as_json, asks_server
 from sie_sdk.cli.sinks import JsonLines
+from sie_sdk.errors import SIEError
 from sie_sdk.methods import CONCURRENCY
 from sie_sdk.types import ExtractResult, Item, Timing
 
@@ -201,11 +203,12 @@ def _stream(
     """Ask for all inputs, and write or show what comes as it comes; returns the timings of what was shown."""
     file = inputs.stream(asked)
     lines = count_lines(file)
-    items = inputs.read(asked)
+    items, ready = inputs.coming(asked)
     kept: deque[Item] = deque()
     timings: list[Timing | None] = []
     out, as_json, resume = asked["out"], asked["as_json"], asked["resume"]
-    with delivery.opened(out, as_json=as_json, resume=resume, vectors=operation == "encode") as (sink, written):
+    vectors = operation == "encode"
+    with delivery.opened(out, as_json=as_json, resume=resume, vectors=vectors, source=file) as (sink, written):
         skip = asked["skip"] + written
         on_screen = out is None and sys.stdout.isatty()
         left = None if lines is None else max(0, lines - skip)
@@ -225,26 +228,36 @@ def _stream(
             operation,
             model,
             rest if sink is not None else _keeping(rest, kept),
+            ready,
             wait_for_capacity=asked["wait"],
             concurrency=asked["concurrency"],
             progress=Narrator(shown.say),
             **keywords,
         )
-        delivery.deliver(results, write, shown, skip, resumable=out is not None)
+        delivery.deliver(results, write, shown, skip, out=out)
     return timings
 
 
 def _results(
-    client: SIEClient, operation: Streamed, model: str, items: Iterator[Item], **keywords: Any
+    client: SIEClient, operation: Streamed, model: str, items: Iterator[Item], ready: Ready, **keywords: Any
 ) -> Iterator[Any]:
-    """One call where that is enough, since somebody may be waiting for it; else a stream."""
-    few = list(islice(items, ITEMS + 1))
-    if len(few) > ITEMS:
-        stream: Callable[..., Iterator[Any]] = getattr(client, f"{operation}_stream")
-        yield from stream(model, chain(few, items), **keywords)
-    elif few:
-        ask: Callable[..., list[Any]] = getattr(client, operation)
-        yield from ask(model, few, **keywords)
+    """What comes at once is asked for at once: by one call where that is enough, else by a stream."""
+    stream: Callable[..., Iterator[Any]] = getattr(client, f"{operation}_stream")
+    ask: Callable[..., list[Any]] = getattr(client, operation)
+    done = 0
+    for first in items:
+        coming = burst(first, items, ready)
+        few = list(islice(coming, ITEMS + 1))
+        start = done
+        try:
+            for result in (
+                stream(model, chain(few, coming), **keywords) if len(few) > ITEMS else ask(model, few, **keywords)
+            ):
+                done += 1
+                yield result
+        except SIEError as error:
+            place(error, start, start + len(few))
+            raise
 
 
 def _keeping(items: Iterator[Item], kept: deque[Item]) -> Iterator[Item]:

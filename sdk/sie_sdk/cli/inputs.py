@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from sie_sdk import wire
+from sie_sdk.cli import bursts
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Item
 
@@ -66,16 +67,30 @@ def read(options: InputOptions) -> Iterator[Item]:
     """The inputs, lazily. An input that is wrong raises when its turn comes.
 
     Raises:
-        UsageError: there are none at all.
+        UsageError, WrongInputError: there are none at all.
         WrongInputError: one is wrong, and is named by its line.
     """
-    file = stream(options)
+    return coming(options)[0]
+
+
+def coming(options: InputOptions) -> tuple[Iterator[Item], bursts.Ready]:
+    """The inputs as :func:`read` has them, and whether the next one is there yet."""
+    file, ready = stream(options), bursts.always
     named = (Item(text=text) for text in options["texts"] if options["texts"] != ("-",))
-    items = chain(named, () if file is None else _of_file(file, options["format"], options["field"]))
+    found: Iterator[Item] = iter(())
+    if file is not None and (format := _format(file, options["format"])) in ("csv", "tsv"):
+        found = _rows(file, options["field"] or "text", "," if format == "csv" else "\t")
+    elif file is not None:
+        lines = bursts.lines(file)
+        ready = ready if lines is None else lines.ready
+        found = _lines(file if lines is None else lines, format, options["field"])
+    items = chain(named, found)
     first = next(items, None)
+    if first is None and file is not None:
+        raise WrongInputError(f"There is no text in {_name(file) or 'standard input'}.")
     if first is None:
         raise click.UsageError("There is no text. Give TEXT, --file FILE, or - to read standard input.")
-    return chain([first], items)
+    return chain([first], items), ready
 
 
 def stream(options: InputOptions) -> BinaryIO | None:
@@ -87,13 +102,14 @@ def stream(options: InputOptions) -> BinaryIO | None:
     return sys.stdin.buffer
 
 
-def _of_file(file: BinaryIO, format: Format, field: str | None) -> Iterator[Item]:
-    name = str(getattr(file, "name", ""))
-    if format == "auto":
-        format = _ENDINGS.get(os.path.splitext(name)[1].lower(), "auto")
-    if format in ("csv", "tsv"):
-        return _rows(file, field or "text", "," if format == "csv" else "\t")
-    return _lines(file, format, field)
+def _name(file: BinaryIO) -> str:
+    """Of a file; standard input has none."""
+    name = getattr(file, "name", "")
+    return name if isinstance(name, str) and name not in ("<stdin>", "-") else ""
+
+
+def _format(file: BinaryIO, format: Format) -> Format:
+    return _ENDINGS.get(os.path.splitext(_name(file))[1].lower(), "auto") if format == "auto" else format
 
 
 def _lines(file: Iterable[bytes], format: Format, field: str | None) -> Iterator[Item]:

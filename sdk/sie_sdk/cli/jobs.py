@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import quote
 
 import click
-import msgspec
 
 from sie_sdk.cli import delivery, inputs
 from sie_sdk.cli.asked import (
@@ -30,7 +28,13 @@ from sie_sdk.cli.asked import (
 )
 from sie_sdk.cli.progress import Meter, Narrator, Silence
 from sie_sdk.cli.server import as_json, asks_server, print_rows
-from sie_sdk.errors import ConnectionFailedError, DeadlineExceededError, JobNotFoundError, SIEError
+from sie_sdk.errors import (
+    ConnectionFailedError,
+    DeadlineExceededError,
+    JobNotFoundError,
+    SIEError,
+    UnexpectedReplyError,
+)
 from sie_sdk.types import JobStatus, Operation
 
 if TYPE_CHECKING:
@@ -156,13 +160,17 @@ def wait(client: SIEClient, ids: tuple[str, ...], deadline: float, quiet: bool, 
       sie jobs wait 018f3c... && echo done
       sie jobs wait $(cat ids) --deadline 3600
     """
+    from sie_sdk.settle import is_of_the_server
+
     rows = []
     for id in ids:
         try:
             _followed(client, id, deadline, _meter(quiet))
-        except (ConnectionFailedError, DeadlineExceededError, JobNotFoundError):
+        except (ConnectionFailedError, DeadlineExceededError, UnexpectedReplyError, JobNotFoundError):
             raise
         except SIEError as error:
+            if is_of_the_server(error):
+                raise
             rows.append(JobStatus(id, "failed", message=error.message))
         else:
             rows.append(JobStatus(id, "done"))
@@ -241,11 +249,12 @@ def _status(client: SIEClient, id: str) -> JobStatus:
         if reply.status == 202:
             return read(reply, results.read_job)
         if reply.status < 300:
+            read(reply, lambda body, _: results.operation_of(body))  # a page of a proxy is no result
             return JobStatus(id, "done")
         error = refusals.read_error(reply.status, reply.headers, reply.body)
         if (queued := still_queued(id, error)) is not None:
             return queued
-        if is_of_the_server(error) or isinstance(error, JobNotFoundError):
+        if is_of_the_server(error) or isinstance(error, (JobNotFoundError, UnexpectedReplyError)):
             raise error
         return JobStatus(id, "failed", message=error.message)
 
@@ -263,21 +272,19 @@ def _followed(client: SIEClient, id: str, deadline_s: float, meter: Meter) -> Re
 
 
 def _look(id: str) -> Any:
-    from sie_sdk import calls, wire
+    from sie_sdk import calls, jobs, wire
     from sie_sdk.effects import Send
 
-    return Send("GET", f"/v1/jobs/{quote(id, safe='')}", calls.request_headers(wire.MSGPACK), None)
+    return Send("GET", jobs.path(id), calls.request_headers(wire.MSGPACK), None)
 
 
 def _read(reply: Reply) -> tuple[Operation, Sequence[Any]]:
     """The results in a job's reply, whose operation is seen by what it holds."""
-    from sie_sdk import calls
+    from sie_sdk import calls, results
+    from sie_sdk.settle import read
 
-    fields = msgspec.msgpack.decode(reply.body, type=dict[str, msgspec.Raw])
-    operation: Operation = "score" if "scores" in fields else "encode"
-    if operation == "encode":
-        items = msgspec.msgpack.decode(fields.get("items", b"\x90"), type=list[dict[str, msgspec.Raw]])
-        operation = "extract" if items and "entities" in items[0] else "encode"
+    held: Operation | None = read(reply, lambda body, _: results.operation_of(body))
+    operation = held or "encode"
     found = calls.answer(operation, reply)
     return operation, found.scores if operation == "score" else found
 

@@ -5,8 +5,9 @@ Owns these options and ``--json``, which commands share, and the reading of rout
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -107,6 +108,24 @@ def _parsed(body: bytes, content_type: str | None) -> Any:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise UnexpectedReplyError(f"The reply is not JSON: {error}.") from None
+
+
+@contextlib.contextmanager
+def read_so() -> Iterator[None]:
+    """What is read of such an answer: one of another shape is unexpected, and no trace of ours.
+
+    Raises:
+        UnexpectedReplyError: it is.
+    """
+    from sie_sdk.errors import UnexpectedReplyError
+
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UnexpectedReplyError(
+            f"The reply is JSON of another shape than a server of ours sends ({type(error).__name__}: {error}).",
+            hint="Check that --url is the server and not a proxy.",
+        ) from error
 
 
 def print_rows(rows: Iterable[object]) -> None:

@@ -61,6 +61,27 @@ class JsonLines:
             self._stream.close()
 
 
+class JsonFile:
+    """:class:`JsonLines` in a file: a new one, or with ``append`` after what it holds."""
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        self._path = path
+        self._append = append
+        self._lines: JsonLines | None = None
+
+    def write(self, result: Any) -> None:
+        """Append its line."""
+        if self._lines is None:
+            # Not before there is something to write: a mistake on the command line costs no file.
+            self._lines = JsonLines(self._path.open("ab" if self._append else "wb"))
+        self._lines.write(result)
+
+    def close(self) -> None:
+        """Close the file, if there was anything to write."""
+        if self._lines is not None:
+            self._lines.close()
+
+
 class Vectors:
     """The dense vectors, one row per result, in a ``.npy`` file."""
 
@@ -79,7 +100,7 @@ class Vectors:
         """Append its vector."""
         row = _dense(result)
         if self._file is None:
-            # Not before there is something to write: a mistake on the command line costs no file.
+            # As late as a file of lines.
             self._file = self._path.open("wb")
             self._shape, self._dtype = row.shape, row.dtype
             self._file.write(_npy_header(0, self._shape, self._dtype))
@@ -122,12 +143,14 @@ class Archive:
         """Put the archive together; with no rows there is none."""
         self._rows.close()
         if self._rows.count:
-            with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            whole = self._path.with_name(f".{self._path.name}.whole")
+            with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 archive.write(self._rows_path, "dense.npy")
                 self._add(archive, "ids", np.array(self._ids) if any(self._ids) else None)
                 scales = np.array(self._scales, np.float32) if self._scales else None
                 self._add(archive, "scale", None if scales is None else scales[:, 0])
                 self._add(archive, "offset", None if scales is None else scales[:, 1])
+            whole.replace(self._path)  # so that a second Ctrl-C leaves no half of an archive
             self._rows_path.unlink()
 
     def _add(self, archive: zipfile.ZipFile, name: str, array: np.ndarray[Any, Any] | None) -> None:
@@ -152,7 +175,7 @@ def opened(path: Path, *, resume: bool, vectors: bool) -> tuple[Sink, int]:
     match ending:
         case ".jsonl" | ".ndjson":
             count = _whole_lines(path) if resume else 0
-            return JsonLines(path.open("ab" if resume else "wb")), count
+            return JsonFile(path, append=resume), count
         case ".npy":
             count = _rows_in(path) if resume else 0
             return Vectors(path, count), count

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -237,6 +239,27 @@ def test_a_passed_deadline_is_exit_code_4(server: ScriptedServer) -> None:
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert sie(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("reply", [{}, [], 5, {"models": 5, "bundles": [{}], "model": {}}, {"lanes": [{}]}])
+@pytest.mark.parametrize("command", [["health"], ["config", "list"], ["config", "bundles"], ["config", "resolve", "m"]])
+def test_json_of_another_server_is_one_line(server: ScriptedServer, command: list[str], reply: object) -> None:
+    server.script = [json_answer(reply)]
+    done = sie(*command, "--url", server.url)
+    if done.exit_code == 0:
+        assert command == ["health"], "which shows what there is of lanes and workers"
+    else:
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.startswith("Error: The reply is JSON of another shape")
+
+
+@pytest.mark.parametrize("source", [["-"], ["--file", "-"]])
+def test_a_closed_standard_input_holds_no_text(source: list[str]) -> None:
+    command = [sys.executable, "-m", "sie_sdk.cli", "encode", "m", *source, "--url", "http://127.0.0.1:1"]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: There is no text in ")
 
 
 def test_a_line_that_is_not_an_item_is_named_by_its_number() -> None:

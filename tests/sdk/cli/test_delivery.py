@@ -22,23 +22,27 @@ def ending(error: BaseException, results: int = 3) -> Iterator[int]:
     raise error
 
 
-def deliver(error: BaseException, *, skipped: int = 0, resumable: bool = False, results: int = 3) -> list[int]:
+def deliver(error: BaseException, *, skipped: int = 0, out: Path | None = None, results: int = 3) -> list[int]:
     written: list[int] = []
     try:
-        delivery.deliver(ending(error, results), written.append, Meter(), skipped, resumable=resumable)
+        delivery.deliver(ending(error, results), written.append, Meter(), skipped, out=out)
     finally:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return written
 
 
 def test_an_interrupt_says_how_many_were_written_and_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(click.exceptions.Exit) as told:
+    with pytest.raises(click.exceptions.Exit) as ended:
         deliver(KeyboardInterrupt(), skipped=40)
-    assert told.value.exit_code == 130
+    assert ended.value.exit_code == 130
     assert capsys.readouterr().err == "Interrupted after 3 results. Go on with --skip 43.\n"
     with pytest.raises(click.exceptions.Exit):
-        deliver(KeyboardInterrupt(), skipped=40, resumable=True)
+        deliver(KeyboardInterrupt(), skipped=40, out=Path("v.jsonl"))
     assert capsys.readouterr().err == "Interrupted after 3 results. Go on with --resume.\n"
+    with pytest.raises(click.exceptions.Exit):
+        deliver(KeyboardInterrupt(), skipped=40, out=Path("v.npz"))
+    told = "Interrupted after 3 results. Go on with --skip 43 and another file for --out.\n"
+    assert capsys.readouterr().err == told, "an archive cannot be gone on with"
     with pytest.raises(click.exceptions.Exit):
         deliver(KeyboardInterrupt(), results=0)
     assert capsys.readouterr().err == "Interrupted.\n"
@@ -122,10 +126,29 @@ def test_options_that_contradict_each_other_are_refused(options: list[str], told
     assert told in done.stderr
 
 
-def test_a_file_that_cannot_be_written_is_one_line(server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
     (tmp_path / "v.npy").mkdir()
-    done = sie("encode", "m", "a", "--out", str(tmp_path / "v.npy"), "--url", server.url)
-    assert done.exit_code == 2
-    server.script = [refused(QueueUnavailableError("No.", retry_after=0))]
-    assert sie("encode", "m", "a", "--no-wait", "--out", str(tmp_path / "w.npy"), "--url", server.url).exit_code == 1
-    assert not (tmp_path / "w.npy").exists()
+    assert sie("encode", "m", "a", "--out", str(tmp_path / "v.npy"), "--url", "http://127.0.0.1:1").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["v.jsonl", "v.npy", "v.npz"])
+def test_a_command_that_fails_before_its_first_result_costs_no_file(
+    server: ScriptedServer, tmp_path: Path, name: str
+) -> None:
+    for kept in (None, b"from yesterday"):
+        if kept is not None:
+            (tmp_path / name).write_bytes(kept)
+        server.script = [refused(QueueUnavailableError("No.", retry_after=0))]
+        done = sie("encode", "m", "a", "--no-wait", "--out", str(tmp_path / name), "--url", server.url)
+        assert done.exit_code == 1
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == ([] if kept is None else [kept])
+
+
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_the_inputs_are_not_written_over(server: ScriptedServer, tmp_path: Path, options: list[str]) -> None:
+    texts, link = tmp_path / "texts.jsonl", tmp_path / "link.jsonl"
+    texts.write_text('{"text": "a"}\n')
+    link.symlink_to(texts)
+    done = sie("encode", "m", "--file", str(texts), "--out", str(link), *options, "--url", server.url)
+    assert (done.exit_code, "the inputs come from this file" in done.stderr) == (2, True)
+    assert (texts.read_text(), server.asked) == ('{"text": "a"}\n', [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sie_sdk.cli import inputs
 from sie_sdk.cli.inputs import InputOptions
 from sie_sdk.types import Item
+from tests.sdk.cli.running import sie
 
 
 def read(data: bytes, **options: Any) -> list[Item]:
@@ -144,3 +146,11 @@ def test_texts_of_any_characters_come_through(texts: list[str]) -> None:
         assert [item.text for item in read("\n".join(whole).encode(), format="text")] == [
             text for text in whole if text.encode().strip()
         ]
+
+
+def test_what_holds_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    for source, stdin in ((("--file", str(tmp_path / "empty.txt")), None), (("-",), "\n"), (("--file", "-"), "")):
+        done = sie("encode", "m", *source, "--url", "http://127.0.0.1:1", stdin=stdin)
+        named = str(tmp_path / "empty.txt") if stdin is None else "standard input"
+        assert (done.exit_code, done.stderr) == (2, f"Error: There is no text in {named}.\n")

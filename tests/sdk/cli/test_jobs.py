@@ -12,7 +12,7 @@ from sie_sdk import InferenceError, JobNotFoundError, QueueUnavailableError, wir
 from sie_sdk.replies import Extracted
 from sie_sdk.types import Entity, JobStatus
 from tests.sdk.cli.running import sie
-from tests.sdk.scripted_server import ScriptedServer, accepted, extracted, refused, scores, vectors
+from tests.sdk.scripted_server import Answer, ScriptedServer, accepted, extracted, refused, scores, vectors
 
 QUEUED = [accepted(JobStatus(f"j{number}")) for number in range(4)]
 
@@ -112,6 +112,35 @@ def test_a_result_is_read_as_what_it_is(server: ScriptedServer) -> None:
     server.script = [scores(-1.0, 2.0)]
     first, _ = sie("jobs", "result", "a", "--json", "--url", server.url).stdout.splitlines()
     assert json.loads(first) == {"item_id": "item-1", "score": 2.0, "rank": 0, "index": 1}
+
+
+@pytest.mark.parametrize("verb", ["status", "wait", "result"])
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (Answer(200, b"<html>login"), "begins b'<html>login'"),
+        (Answer(200, b"[]", {"Content-Type": wire.JSON}), "begins b'[]'"),
+        (Answer(500, b"<html>oh no"), "b'<html>oh no'"),
+        (Answer(401, b'{"error": "token expired"}', {"Content-Type": wire.JSON}), "token expired"),
+        (Answer(404, b'{"detail": "Not Found"}', {"Content-Type": wire.JSON}), "Not Found"),
+    ],
+)
+def test_what_is_no_answer_about_a_job_is_an_error_and_not_how_it_stands(
+    server: ScriptedServer, verb: str, reply: Answer, told: str
+) -> None:
+    if verb == "wait" and reply.status == 200:
+        return  # nothing of it is read
+    server.script = [reply]
+    done = sie("jobs", verb, "a", "--url", server.url)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ") and told in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["status", "result"])
+def test_an_empty_id_is_none(verb: str) -> None:
+    done = sie("jobs", verb, "", "--url", "http://127.0.0.1:1")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: '' is no job's id.")
 
 
 def test_a_job_that_failed_is_its_error(server: ScriptedServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import click
@@ -101,6 +102,20 @@ def test_an_archive_of_plain_vectors_has_nothing_else(tmp_path: Path) -> None:
         assert list(read) == ["dense"]
 
 
+def test_an_archive_that_is_not_put_together_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    write(tmp_path / "v.npz", ROWS)
+    monkeypatch.setattr(zipfile.ZipFile, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "v.npz", ROWS[:1])
+    with np.load(tmp_path / "v.npz") as read:
+        assert np.array_equal(read["dense"], ROWS)
+
+
 def test_lines_are_gone_on_with_after_the_last_whole_one(tmp_path: Path) -> None:
     path = tmp_path / "v.jsonl"
     path.write_bytes(b'{"dense":[1]}\n{"dense":[2]}\n{"den')
@@ -116,8 +131,8 @@ def test_without_resume_a_file_begins_anew(tmp_path: Path) -> None:
     assert np.load(tmp_path / "v.npy").shape == (1, 3)
 
 
-def test_nothing_to_write_leaves_an_old_file_of_vectors_as_it_is(tmp_path: Path) -> None:
-    for name in ("v.npy", "v.npz"):
+def test_nothing_to_write_leaves_an_old_file_as_it_is(tmp_path: Path) -> None:
+    for name in ("v.jsonl", "v.npy", "v.npz"):
         write(tmp_path / name, ROWS)
         before = (tmp_path / name).read_bytes()
         write(tmp_path / name, ROWS[:0])
