@@ -3,7 +3,8 @@
     python -m bench gpu [--tokenizer FILE] [--seconds S] [--server]
 
 The model is BERT base by its sizes, with random weights: what a pass takes does not depend on them. Rates are also
-given as a share of what this GPU does in matrix products of the model's shapes, measured in the same run.
+given as a share of what this GPU does in matrix products of the model's shapes, and sentence-transformers, where it is
+installed, computes the same texts in the same run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +31,7 @@ from safetensors.torch import save_file
 
 from bench import servers
 from bench.corpus import Words
+from bench.installs import own_weights
 from bench.load import Request, drive, post
 from bench.table import show
 from sie_bundle.engine.checkpoint import Checkpoint
@@ -64,8 +68,6 @@ def main() -> None:
         print("GPU: no CUDA device here.")
         return
     if asked.tokenizer is None:
-        from bench.installs import own_weights
-
         asked.tokenizer = own_weights() / "tokenizer.json"
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     with tempfile.TemporaryDirectory(prefix="sie-bench-gpu-") as folder:
@@ -73,6 +75,7 @@ def main() -> None:
         model = load(Checkpoint(spec, Path(folder) / "weights" / "bert-base"), "cuda")
         passes(model)
         requests(model, asked.tokenizer, asked.seconds)
+        library(Path(folder) / "weights" / "bert-base", asked.tokenizer, asked.seconds)
         if asked.server:
             del model
             torch.cuda.empty_cache()
@@ -132,7 +135,7 @@ def passes(model: Model) -> None:
     for length in LENGTHS:
         for tokens in BATCHES:
             some = [row_of(length, seed) for seed in range(max(1, tokens // length))]
-            taken = median(lambda some=some: model.forward(some, {"dense": range(len(some))}))  # type: ignore[misc]
+            taken = median(partial(model.forward, some, {"dense": range(len(some))}))
             rate = sum(map(len, some)) / taken
             flops = rate * flops_per_token(length) / 1e12
             rows.append(
@@ -173,9 +176,9 @@ def matrix_seconds(length: int, tokens: int = 65_536) -> float:
 
 
 def median(run: Callable[[], object], seconds: float = 0.4) -> float:
-    """Seconds of one run, of as many as there is time for, after three."""
-    for _ in range(3):
-        run()
+    """Seconds of one run, of as many as there is time for, after two."""
+    run()
+    run()
     samples: list[float] = []
     until = time.perf_counter() + seconds
     while (began := time.perf_counter()) < until or len(samples) < 3:
@@ -257,6 +260,25 @@ async def _asked(model: Model, bodies: list[bytes], streams: int, batch: int, se
     return Measured(tokens / elapsed, cut[49] * 1e3, cut[98] * 1e3)
 
 
+def library(folder: Path, tokenizer: Path, seconds: float) -> None:
+    """sentence-transformers, where it is installed: all texts in one call, which it sorts, pads and computes."""
+    try:
+        from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        print("\nsentence-transformers is not installed here.")
+        return
+    model = SentenceTransformer(str(folder), device="cuda", model_kwargs={"dtype": torch.bfloat16})
+    model.max_seq_length = 512
+    rows = []
+    for length in LENGTHS:
+        words = Words(tokenizer)
+        texts = [words.text(length).text for _ in range(256)] * (TEXTS * CALLERS // 256)
+        for batch in (64, 512):
+            rate = len(texts) * length / median(partial(model.encode, texts, batch_size=batch), seconds)
+            rows.append([f"{len(texts)} of {length}", str(batch), f"{rate / 1e6:.3f}"])
+    show("sentence-transformers, in bfloat16", ["texts of tokens", "texts a batch", "M tokens/s"], rows)
+
+
 def server(folder: Path, tokenizer: Path, seconds: float) -> None:
     """``sie serve`` on the GPU, over HTTP."""
     rows = []
@@ -285,8 +307,6 @@ def _serving(folder: Path) -> Iterator[int]:
         "sources: [{kind: local, path: bert-base}]}"
     )
     port = free_port()
-    import os
-
     os.environ |= {"SIE_DEVICE": os.environ.get("SIE_DEVICE", "cuda"), "SIE_WEIGHTS_DIR": str(folder / "weights")}
     with servers.running("serve", "--port", str(port), "--models", str(specs)):
         servers.wait_ready(f"http://127.0.0.1:{port}", 120)

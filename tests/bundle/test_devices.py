@@ -41,8 +41,8 @@ class OneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return operation(*args, **kwargs or {})
 
 
-@pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=[attention.varlen, attention.padded], ids=["varlen", "padded"])
+def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU's kernel; and what is brought back to the host, where there are no numbers, is zeros."""
     bring: Callable[[Tensor], Tensor] = Tensor.cpu
 
@@ -50,7 +50,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return bring(torch.zeros_like(tensor, device="cpu") if tensor.device == ELSEWHERE else tensor)
 
     monkeypatch.setattr(Tensor, "cpu", brought)
-    monkeypatch.setattr(packed_encoder, "kernel", lambda device: attention.varlen)
+    monkeypatch.setattr(packed_encoder, "kernel", lambda device, dtype: request.param)
     with OneDevice():  # type: ignore[no-untyped-call]
         yield
 

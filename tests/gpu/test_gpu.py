@@ -38,8 +38,11 @@ SIGHTS = {
 
 
 def kernels() -> list[Attend]:
-    there: list[Attend] = [attention.varlen]
-    if attention.kernel(GPU) is attention.flash:
+    there: list[Attend] = [attention.padded]
+    best = attention.kernel(GPU, torch.float16)
+    if best is not attention.padded:
+        there.append(attention.varlen)
+    if best is attention.flash:
         there.append(attention.flash)
     return there
 
@@ -76,7 +79,9 @@ def test_a_bias_is_added_to_the_scores() -> None:
     bias = torch.randn(4, 200, 200, generator=random)
     expected = attend(q, k, v, pack(rows, CPU), Sight(bias=bias))
     on_gpu = [x.to(GPU, torch.float16) for x in (q, k, v)]
-    found = attention.kernel(GPU)(on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), Sight(bias=bias.to(GPU)))
+    found = attention.kernel(GPU, torch.float16)(
+        on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), Sight(bias=bias.to(GPU))
+    )
     assert (found.float().cpu() - expected).abs().max() < 5e-3
 
 
@@ -92,6 +97,17 @@ def test_every_family_gives_what_it_gives_on_the_cpu(kind: str, tmp_path: Path) 
         assert isinstance(found, np.ndarray) and isinstance(reference, np.ndarray)
         # Random weights are harsher than trained ones: rounding does not average out.
         assert float(found @ reference) > 0.995
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_a_model_computes_in_float32_where_its_spec_wants_that(kind: str, tmp_path: Path) -> None:
+    expected = on_cpu(kind, tmp_path)
+    model = EncoderModel(Checkpoint(expected.spec, tmp_path), "cuda", "float32")
+    rows = rows_of(kind, tmp_path)
+    ours, theirs = (each.forward(rows, {"dense": range(len(rows))})["dense"] for each in (model, expected))
+    for found, reference in zip(ours, theirs, strict=True):
+        assert isinstance(found, np.ndarray) and isinstance(reference, np.ndarray)
+        assert float(found @ reference) > 0.9999
 
 
 def test_a_gpu_computes_in_its_own_precision() -> None:

@@ -1,7 +1,8 @@
 """Attention on packed rows: each text attends to itself alone, with no padding and no mask between texts.
 
-Owns the contract, `Attend`, the choice of a kernel per device, and the kernels for GPUs: flash-attention's varlen and
-torch's own. Both and ``cpu_attention`` serve full, causal and windowed attention and a query's augmentation.
+Owns the contract, `Attend`, the choice of a kernel per device, and the kernels for GPUs: flash-attention's varlen,
+torch's own, and padded texts for what neither takes: biases, float32, and GPUs before Ampere. All of them and
+``cpu_attention`` serve full, causal and windowed attention and a query's augmentation.
 
 Scores are those of 1706.03762: products of queries and keys, divided by sqrt(head_dim).
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -26,13 +28,19 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, Sight], Tensor]
 
 
 SQUARES = 1 << 20
-"""The most texts * length ** 2 that share a call with a bias, a number for each of which and each head is kept."""
+"""The most texts * length ** 2 in a call of `padded`, which keeps a number for each, and with a bias for each head."""
+
+HALVES = (torch.float16, torch.bfloat16)
+AMPERE = 8
+"""The first compute capability for which there are varlen kernels; a T4 has 7."""
 
 
-def kernel(device: torch.device) -> Attend:
-    """The fastest attention this device has."""
+def kernel(device: torch.device, dtype: torch.dtype) -> Attend:
+    """The fastest attention this device has for numbers of that type."""
     if device.type != "cuda":
         return attend
+    if dtype not in HALVES or torch.cuda.get_device_capability(device)[0] < AMPERE:
+        return padded
     try:
         import flash_attn  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
     except ImportError:
@@ -43,7 +51,7 @@ def kernel(device: torch.device) -> Attend:
 def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """flash-attention's varlen kernel (2307.08691); GPU, float16 or bfloat16."""
     if not sight.unbiased:
-        return with_bias(q, k, v, packed, sight)
+        return padded(q, k, v, packed, sight)
     from flash_attn import flash_attn_varlen_func
 
     seen = bounds(packed, sight)
@@ -66,19 +74,21 @@ def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tens
 def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
     """torch's own varlen kernel; GPU, float16 or bfloat16."""
     if not sight.unbiased:
-        return with_bias(q, k, v, packed, sight)
+        return padded(q, k, v, packed, sight)
     return attended_by_bounds(q, k, v, bounds(packed, sight))
 
 
-def with_bias(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
-    """torch's fused attention with an additive bias, which the varlen kernels do not take: on padded texts."""
-    key = with_bias, q.dtype, id(sight.bias), id(sight.slopes)
+def padded(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+    """torch's fused attention on padded texts: any GPU, any type, and any sight, with a bias too."""
+    key = padded, q.dtype, sight.causal, sight.window, id(sight.bias), id(sight.slopes)
     if key not in packed.made:
         packed.made[key] = list(_padded(packed, sight, q.dtype))
+    if k.size(1) < q.size(1):  # the kernels for masks want as many heads of keys
+        k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
     attended = []
     for part in packed.made[key]:
         queries, keys, values = (x[part.places].transpose(1, 2) for x in (q, k, v))
-        out = scaled_dot_product_attention(queries, keys, values, part.bias)
+        out = scaled_dot_product_attention(queries, keys, values, part.mask)
         attended.append(out.transpose(1, 2).flatten(0, 1)[part.own])
     return torch.cat(attended)
 
@@ -90,8 +100,8 @@ class _Padded(NamedTuple):
     """[texts, longest] int64: where each token stands in the row; behind a text any place."""
     own: Tensor
     """[tokens] int64: where each of their tokens stands among the padded ones."""
-    bias: Tensor
-    """[1 or texts, heads, longest, longest], minus infinity for keys that are not attended to."""
+    mask: Tensor | None
+    """What is added to the scores, [1 or texts, 1 or heads, 1 or longest, longest]; None: nothing."""
 
 
 def _padded(packed: Packed, sight: Sight, dtype: torch.dtype) -> Iterator[_Padded]:
@@ -103,21 +113,32 @@ def _padded(packed: Packed, sight: Sight, dtype: torch.dtype) -> Iterator[_Padde
     for some in (slice(each.start, each.stop) for each in buckets(lengths.tolist(), squares=SQUARES)):
         token = np.arange(lengths[some][-1])
         inside, attended = token < lengths[some, None], token < seen[some, None]
-        bias = _bias(sight, len(token), device).to(dtype)[None]
-        if not attended.all():
-            hidden = torch.from_numpy(~attended).to(device)[:, None, None]
-            bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf) + bias
+        mask = _bias(sight, len(token), device, dtype)
+        if not attended.all() or sight.causal or sight.window is not None:
+            hidden = torch.from_numpy(~attended[:, None, None] | _unseen(sight, token)).to(device)
+            unseen = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+            mask = unseen if mask is None else mask + unseen
         yield _Padded(
             torch.from_numpy(starts[some, None] + np.where(inside, token, 0)).to(device),
             torch.from_numpy(np.flatnonzero(inside)).to(device),
-            bias,
+            mask,
         )
 
 
-def _bias(sight: Sight, length: int, device: torch.device) -> Tensor:
-    """[heads, length, length]."""
+def _unseen(sight: Sight, token: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """[1 or n, 1 or n]: which keys a query does not see for its direction and its window."""
+    if not sight.causal and sight.window is None:
+        return np.zeros((1, 1), dtype=np.bool_)
+    distance = token - token[:, None]
+    unseen = distance > 0 if sight.causal else np.zeros_like(distance, dtype=np.bool_)
+    if sight.window is not None:
+        unseen |= np.abs(distance) > sight.window
+    return unseen
+
+
+def _bias(sight: Sight, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    """[1, heads, length, length]."""
     if sight.slopes is not None:
         places = torch.arange(length, device=device)
-        return sloped(sight.slopes, places, places)
-    assert sight.bias is not None
-    return sight.bias[:, :length, :length]
+        return sloped(sight.slopes, places, places).to(dtype)[None]
+    return None if sight.bias is None else sight.bias[None, :, :length, :length].to(dtype)

@@ -72,7 +72,7 @@ class PackedEncoder:
         self._slopes = slopes(config.num_attention_heads, parameters.device) if family.alibi else None
         self._made_by_size = self.device.type == "cpu" and parameters.computed is parameters.dtype
         """Whether products are made by oneDNN, for each size anew."""
-        self._attend = kernel(parameters.device)
+        self._attend = kernel(parameters.device, parameters.computed)
         self._finite = Finite(self._states)
 
     def __call__(self, packed: Packed) -> Tensor:

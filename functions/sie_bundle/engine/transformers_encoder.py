@@ -175,7 +175,7 @@ class TransformersEncoder:
         """
         self.device = body.device
         self._body = body
-        self._attend = kernel(body.device)
+        self._attend = kernel(body.device, body.dtype)
         self._finite = Finite(self._states)
         self._first_position = 0
         self._positions = positions(body.config)

@@ -1,4 +1,4 @@
-"""Attention with an additive bias as a GPU computes it, on padded texts: what the CPU's gives, in few calls."""
+"""Attention as a GPU computes it where no varlen kernel does, on padded texts: what the CPU's gives, in few calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sie_bundle.engine import attention
-from sie_bundle.engine.attention import with_bias
+from sie_bundle.engine.attention import flash, kernel, padded, varlen
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.positions import slopes
@@ -19,6 +19,10 @@ from sie_bundle.engine.tokenization import Row, row
 
 CPU, HEADS, LONGEST = torch.device("cpu"), 4, 100
 SIGHTS = {
+    "full": Sight(),
+    "causal": Sight(causal=True),
+    "window": Sight(window=8),
+    "causal window": Sight(causal=True, window=8),
     "slopes": Sight(slopes=slopes(HEADS, CPU)),
     "bias": Sight(bias=torch.randn(HEADS, 112, 112, generator=torch.Generator().manual_seed(2))),
 }
@@ -35,12 +39,21 @@ def states(tokens: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Ten
     return q, k, v
 
 
+@pytest.mark.parametrize("kind", SIGHTS)
 @settings(deadline=None)
-@given(some=st.lists(texts, min_size=1, max_size=12), kind=st.sampled_from([*SIGHTS]))
-def test_it_gives_what_the_cpus_gives_whatever_is_padded_with_what(some: list[tuple[int, int]], kind: str) -> None:
+@given(some=st.lists(texts, min_size=1, max_size=12))
+def test_it_gives_what_the_cpus_gives_whatever_is_padded_with_what(kind: str, some: list[tuple[int, int]]) -> None:
     packed = packed_of(some)
     q, k, v = states(len(packed.ids))
-    near, far = attend(q, k, v, packed, SIGHTS[kind]), with_bias(q, k, v, packed, SIGHTS[kind])
+    near, far = attend(q, k, v, packed, SIGHTS[kind]), padded(q, k, v, packed, SIGHTS[kind])
+    assert (near - far).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["full", "causal", "window", "causal window"])
+def test_queries_may_share_their_keys(kind: str) -> None:
+    packed = packed_of([(length, length) for length in (3, 40, 40, 100)])
+    q, k, v = states(183)
+    near, far = (each(q, k[:, :2], v[:, :2], packed, SIGHTS[kind]) for each in (attend, padded))
     assert (near - far).abs().max() < 1e-5
 
 
@@ -48,7 +61,7 @@ def test_it_gives_what_the_cpus_gives_whatever_is_padded_with_what(some: list[tu
 def test_it_does_in_half_precision(kind: str) -> None:
     packed = packed_of([(length, length) for length in (3, 40, 40, 100)])
     q, k, v = states(183, torch.bfloat16)
-    near, far = attend(q, k, v, packed, SIGHTS[kind]), with_bias(q, k, v, packed, SIGHTS[kind])
+    near, far = attend(q, k, v, packed, SIGHTS[kind]), padded(q, k, v, packed, SIGHTS[kind])
     assert far.dtype is torch.bfloat16
     assert (near.float() - far.float()).abs().max() < 0.05
 
@@ -64,6 +77,24 @@ def test_a_hundred_lengths_take_few_calls_for_all_layers(monkeypatch: pytest.Mon
     packed = pack([row([4] * length) for length in range(1, LONGEST + 1)], CPU)
     q, k, v = states(len(packed.ids))
     for _ in range(2):
-        with_bias(q, k, v, packed, SIGHTS["slopes"])
+        padded(q, k, v, packed, SIGHTS["slopes"])
     assert sum(calls) == 2 * LONGEST and len(calls) < LONGEST / 2
     assert len(packed.made) == 1, "made once"
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "taken"),
+    [
+        ((9, 0), torch.bfloat16, (varlen, flash)),
+        ((8, 0), torch.float16, (varlen, flash)),
+        ((9, 0), torch.float32, (padded,)),
+        ((7, 5), torch.float16, (padded,)),
+    ],
+    ids=["Hopper", "Ampere", "float32", "a T4"],
+)
+def test_a_varlen_kernel_is_taken_where_there_is_one(
+    capability: tuple[int, int], dtype: torch.dtype, taken: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert kernel(torch.device("cuda"), dtype) in taken
+    assert kernel(CPU, dtype) is attend
