@@ -69,9 +69,9 @@ def test_it_does_in_half_precision(kind: str) -> None:
 def test_a_hundred_lengths_take_few_calls_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[int]()
 
-    def counted(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    def counted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
         calls.append(len(q))
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
 
     monkeypatch.setattr(attention, "scaled_dot_product_attention", counted)
     packed = pack([row([4] * length) for length in range(1, LONGEST + 1)], CPU)

@@ -88,7 +88,7 @@ def padded(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Ten
     attended = []
     for part in packed.made[key]:
         queries, keys, values = (x[part.places].transpose(1, 2) for x in (q, k, v))
-        out = scaled_dot_product_attention(queries, keys, values, part.mask)
+        out = scaled_dot_product_attention(queries, keys, values, part.mask, is_causal=part.causal)
         attended.append(out.transpose(1, 2).flatten(0, 1)[part.own])
     return torch.cat(attended)
 
@@ -100,6 +100,8 @@ class _Padded(NamedTuple):
     """[texts, longest] int64: where each token stands in the row; behind a text any place."""
     own: Tensor
     """[tokens] int64: where each of their tokens stands among the padded ones."""
+    causal: bool
+    """Whether nothing is hidden but what comes later, padding included."""
     mask: Tensor | None
     """What is added to the scores, [1 or texts, 1 or heads, 1 or longest, longest]; None: nothing."""
 
@@ -113,27 +115,40 @@ def _padded(packed: Packed, sight: Sight, dtype: torch.dtype) -> Iterator[_Padde
     for some in (slice(each.start, each.stop) for each in buckets(lengths.tolist(), squares=SQUARES)):
         token = np.arange(lengths[some][-1])
         inside, attended = token < lengths[some, None], token < seen[some, None]
-        mask = _bias(sight, len(token), device, dtype)
-        if not attended.all() or sight.causal or sight.window is not None:
-            hidden = torch.from_numpy(~attended[:, None, None] | _unseen(sight, token)).to(device)
-            unseen = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-            mask = unseen if mask is None else mask + unseen
+        causal = sight.causal and sight.whole and bool((seen[some] == lengths[some]).all())
         yield _Padded(
             torch.from_numpy(starts[some, None] + np.where(inside, token, 0)).to(device),
             torch.from_numpy(np.flatnonzero(inside)).to(device),
-            mask,
+            causal,
+            None if causal else _mask(sight, attended, device, dtype),
         )
 
 
-def _unseen(sight: Sight, token: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """[1 or n, 1 or n]: which keys a query does not see for its direction and its window."""
-    if not sight.causal and sight.window is None:
-        return np.zeros((1, 1), dtype=np.bool_)
-    distance = token - token[:, None]
-    unseen = distance > 0 if sight.causal else np.zeros_like(distance, dtype=np.bool_)
-    if sight.window is not None:
-        unseen |= np.abs(distance) > sight.window
-    return unseen
+def _mask(sight: Sight, attended: npt.NDArray[np.bool_], device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores of padded texts; ``attended`` [texts, n]: the keys that are, but for the sight."""
+    length = attended.shape[1]
+    mask = _bias(sight, length, device, dtype)
+    if not attended.all():
+        mask = _hidden(mask, torch.from_numpy(~attended[:, None, None]).to(device), dtype)
+    if sight.causal or sight.window is not None:
+        mask = _hidden(mask, _unseen(sight, length, device), dtype)
+    return mask
+
+
+def _hidden(mask: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask, and minus infinity where ``hidden``."""
+    more = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+    return more if mask is None else mask + more
+
+
+def _unseen(sight: Sight, length: int, device: torch.device) -> Tensor:
+    """[1, 1, length, length]: which keys a query does not see for its direction and its window.
+
+    Made of one byte each: of distances in int64 a text of 32,768 tokens would have 8 GB.
+    """
+    side = length if sight.window is None else sight.window
+    seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu_(-side)
+    return seen.tril_(0 if sight.causal else side).logical_not_()
 
 
 def _bias(sight: Sight, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
