@@ -18,7 +18,7 @@ from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane
 from sie_config.cli.manifests import manifests as command
 from sie_config.deployment import component, machine_profile, manifests, placement, values
-from sie_config.deployment.values import Nats, Scale, Values, Weights
+from sie_config.deployment.values import IngressScale, Nats, Values, Weights
 from sie_sdk.errors import ConfigurationError
 
 LANES = {"cpu": values.Lane(max_scale=4), "l4-spot": values.Lane(max_scale=8)}
@@ -225,8 +225,14 @@ def test_every_server_of_a_cluster_is_named_to_every_process() -> None:
     assert component.settings_of(told)["config"]["SIE_STREAM_REPLICAS"] == "3"
 
 
+def test_a_value_that_is_left_out_beside_another_has_its_default(tmp_path: Path) -> None:
+    told = values.load(written(tmp_path, MINIMAL + "ingress: {max_scale: 20}\nconfig: {min_scale: 1}\n"))
+    assert (told.ingress.min_scale, told.ingress.max_scale) == (1, 20)
+    assert (told.config.min_scale, told.config.max_scale) == (1, 2)
+
+
 def test_what_the_values_choose_reaches_the_base_as_patches() -> None:
-    told = with_values(ingress=Scale(2, 20), public=True, weights=Weights("1Ti", "efs"))
+    told = with_values(ingress=IngressScale(2, 20), public=True, weights=Weights("1Ti", "efs"))
     files = component.files(told)
     kustomization = yaml.safe_load(files["kustomization.yaml"])
     ingress = yaml.safe_load(kustomization["patches"][0]["patch"])

@@ -55,6 +55,18 @@ class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Instead of the base's own, by resource."""
 
 
+class IngressScale(Scale, frozen=True, forbid_unknown_fields=True):
+    """Of the ingress: one that is there, so that no request waits for it."""
+
+    min_scale: Count = 1
+
+
+class ConfigScale(Scale, frozen=True, forbid_unknown_fields=True):
+    """Of the config service: the one that leads, and another while its revision changes."""
+
+    max_scale: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
+
+
 class Nats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The NATS servers."""
 
@@ -103,8 +115,8 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     demand_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 2
     public: bool = False
     """Whether the ingress is reached from outside of the cluster."""
-    ingress: Scale = Scale(min_scale=1)
-    config: Scale = Scale(max_scale=2)
+    ingress: IngressScale = IngressScale()
+    config: ConfigScale = ConfigScale()
     nats: Nats = Nats()
     weights: Weights = Weights()
     reply_sinks: list[str] = []
