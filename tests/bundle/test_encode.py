@@ -229,6 +229,12 @@ def test_a_long_query_keeps_its_marker_and_is_cut_to_the_querys_length(colbert: 
     assert result.multivector is not None and result.multivector.shape == (8, 32)
 
 
+def test_a_limit_below_the_special_tokens_cuts_a_text_to_those(colbert: EncoderModel) -> None:
+    for options in ({"max_seq_length": 1}, {"max_seq_length": 1, "is_query": True}):
+        request = EncodeRequest([Item(text="hello " * 100)], EncodeParams(options=options))
+        assert len(encode.plan(colbert, colbert.spec, request).rows[0]) <= 3
+
+
 def test_a_fixed_dimensional_encoding_is_a_dense_vector_of_the_multivectors(colbert: EncoderModel) -> None:
     small = {"repetitions": 4, "simhash_bits": 3}
     texts = ["hello world", "ship"]

@@ -110,6 +110,16 @@ def test_what_frames_a_judges_question_is_never_cut(judge: tuple[EncoderModel, P
     assert long[:2] == short[:2] and long[-2:] == short[-2:]
 
 
+def test_a_limit_that_leaves_no_room_between_a_judges_frame_is_refused_with_the_least(
+    judge: tuple[EncoderModel, Path],
+) -> None:
+    least = len(judge[0].tokenizer.framed("abc ", [""], " no", 40)[0].ids) + 1
+    long = [Item(text="hello " * 100)]
+    error = refused(judge[0], Item(text="ship"), long, options={"max_seq_length": least - 3})
+    assert error.field == "options.max_seq_length" and error.limit is not None
+    assert len(run(judge[0], "ship", long, options={"max_seq_length": int(error.limit)}).scores) == 1
+
+
 def test_a_query_with_braces_is_taken_as_it_is(judge: tuple[EncoderModel, Path]) -> None:
     task = judge[0].spec.tasks.score
     assert task is not None

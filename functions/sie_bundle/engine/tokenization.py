@@ -171,7 +171,7 @@ class Tokenizer:
             if len(ids) > max_length:
                 if overflow == "error":
                     raise _too_long(len(ids), max_length, f"items[{i}].text")
-                ids = ids[: max_length - self._closing] + ids[len(ids) - self._closing :]
+                ids = ids[: max(0, max_length - self._closing)] + ids[len(ids) - self._closing :]
             made.append(row(ids))
         return made
 
@@ -200,9 +200,21 @@ class Tokenizer:
     def framed(
         self, prefix: str, texts: Sequence[str], suffix: str, max_length: int, overflow: Overflow = "truncate_text"
     ) -> list[Row]:
-        """One row per text between two others, which are never cut; errors as `rows`."""
+        """One row per text between two others, which are never cut.
+
+        Raises:
+            InvalidInputError: they leave no room for a text; names ``options.max_seq_length``. And as `rows`.
+        """
         before, after = (self._tokenizer.encode(part, add_special_tokens=False).ids for part in (prefix, suffix))
-        inner = self.rows(texts, max_length - len(before) - len(after), overflow)
+        around = len(before) + len(after)
+        if around >= max_length:
+            raise InvalidInputError(
+                f"Around every text stand {around} tokens, which leaves no room for one in {max_length}.",
+                field="options.max_seq_length",
+                limit=around + 1,
+                hint=f"Give at least {around + 1}.",
+            )
+        inner = self.rows(texts, max_length - around, overflow)
         return [row(np.concatenate([before, own.ids, after]).astype(np.int64)) for own in inner]
 
     def hypotheses(
