@@ -143,6 +143,14 @@ def test_vectors_that_came_with_the_request_are_not_computed_again(late: Encoder
     assert np.allclose(by_index(run(late, "hello ship", mixed)), of_text, atol=1e-5)
 
 
+def test_a_row_that_is_not_finite_is_that_of_the_query_or_the_item_whose_text_it_is(late: EncoderModel) -> None:
+    given = Item(multivector=np.ones((3, 32), dtype=np.float32))
+    items = [given, Item(text="ship"), Item(text="world")]
+    for query, names in ((Item(text="hello"), ["query", "items[1]", "items[2]"]), (given, ["items[1]", "items[2]"])):
+        plan = score.plan(late, late.spec, ScoreRequest(query=query, items=items))
+        assert [plan.item(row) for row in range(len(plan.rows))] == names
+
+
 def refused(model: EncoderModel, query: Item, items: list[Item], **fields: Any) -> InvalidInputError:
     with pytest.raises(InvalidInputError) as caught:
         run(model, query, items, **fields)

@@ -6,7 +6,9 @@ Owns what requests may ask for and the limits. The way around it is ``operation`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from sie_bundle.engine.gliner import TOKEN_LEVEL
@@ -103,7 +105,7 @@ def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extr
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         return _reply(spec, request, extracted(computed), timing, usage)
 
-    return Plan(rows, ["token_logits"], finish)
+    return Plan(rows, ["token_logits"], finish, item=_item_of([len(own.rows) for own in windows]))
 
 
 def _classes(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
@@ -156,7 +158,7 @@ def _entailment(model: Model, spec: ModelSpec, request: ExtractRequest, task: Ex
         found = [classification.ranked(labels, own, threshold=threshold, top_k=top_k) for own in scores]
         return _reply(spec, request, [Extracted(classifications=own) for own in found], timing, usage)
 
-    return Plan(rows, ["logits"], finish)
+    return Plan(rows, ["logits"], finish, item=lambda row: f"items[{row // len(labels)}]")
 
 
 def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
@@ -194,7 +196,8 @@ def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract
         return _reply(spec, request, made, timing, usage)
 
     # Where nearly everything is a candidate, choosing takes longer than the forward pass.
-    return Plan(rows, ["spans"], finish, long=threshold < LOW_THRESHOLD or scores > INLINE_SCORES)
+    long = threshold < LOW_THRESHOLD or scores > INLINE_SCORES
+    return Plan(rows, ["spans"], finish, long, item=_item_of([len(own.rows) for own in read]))
 
 
 def _check_scores(scores: int) -> None:
@@ -222,6 +225,12 @@ def _known(asked: Sequence[str], labels: Sequence[str], spec: ModelSpec) -> Sequ
                 hint=f"Its labels: {', '.join(labels)}.",
             )
     return asked
+
+
+def _item_of(counts: Sequence[int]) -> Callable[[int], str]:
+    """`Plan.item` where item ``i`` has ``counts[i]`` rows."""
+    ends = list(accumulate(counts))
+    return lambda row: f"items[{bisect_right(ends, row)}]"
 
 
 def _check_windows(counts: Sequence[int]) -> None:

@@ -94,7 +94,7 @@ def _maxsim(model: Model, spec: ModelSpec, request: ScoreRequest, options: Optio
         query, *items = cast("list[Floats]", vectors)
         return _reply(spec.id, request, maxsim(query, items), timing, usage)
 
-    return Plan(rows, ["multivector"], finish)
+    return Plan(rows, ["multivector"], finish, item=lambda row: _name(texts[row]))
 
 
 def _given(number: int, item: Item, dim: int) -> Floats | None:
@@ -105,11 +105,16 @@ def _given(number: int, item: Item, dim: int) -> Floats | None:
     if vectors.ndim != 2 or vectors.shape[1] != dim or not len(vectors) or not np.isfinite(vectors).all():
         raise InvalidInputError(
             f"The vectors have the shape {list(vectors.shape)}, or are not finite.",
-            field="query.multivector" if number == 0 else f"items[{number - 1}].multivector",
+            field=f"{_name(number)}.multivector",
             limit=dim,
             hint=f"Send a float array [tokens, {dim}] with at least one token.",
         )
     return vectors
+
+
+def _name(number: int) -> str:
+    """What errors call the query or an item; the query is number 0."""
+    return f"items[{number - 1}]" if number else "query"
 
 
 def _texts_only(request: ScoreRequest) -> None:
@@ -117,7 +122,7 @@ def _texts_only(request: ScoreRequest) -> None:
         if item.text is None:
             raise InvalidInputError(
                 "This model scores texts.",
-                field="query.text" if number == 0 else f"items[{number - 1}].text",
+                field=f"{_name(number)}.text",
                 hint="Send a text; only multivector models score vectors.",
             )
 
