@@ -106,6 +106,34 @@ def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(folder: P
     assert "tokenizer" in refused(folder)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_attention_heads": 0},
+        {"num_hidden_layers": 0},
+        {"id2label": {"first": "label"}},
+        {"layer_types": ["full_attention"]},
+        {"rope_scaling": "linear"},
+        {"global_attn_every_n_layers": 0},
+        {"head_dim": 0},
+    ],
+    ids=str,
+)
+def test_a_config_of_impossible_values_is_named(folder: Path, changes: dict[str, object]) -> None:
+    configure(folder, **changes)
+    assert "config.json" in refused(folder)
+
+
+def test_a_config_that_is_not_unicode_is_named(folder: Path) -> None:
+    (folder / "config.json").write_bytes(b'{"model_type": "\xff"}')
+    assert "config.json" in refused(folder)
+
+
+def test_no_labels_are_as_good_as_none_said(folder: Path) -> None:
+    configure(folder, id2label=None)
+    assert tiny_model.load(tiny_model.spec(folder), folder).labels == ()
+
+
 def test_an_unknown_family_is_refused_with_those_there_are(folder: Path) -> None:
     assert "'mamba'" in refused(folder, msgspec.structs.replace(tiny_model.spec(folder), family="mamba"))
 

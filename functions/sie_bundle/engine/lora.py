@@ -149,7 +149,7 @@ def _read(folder: Path, scale: float) -> tuple[dict[str, Delta], dict[str, Tenso
         given = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=dict[str, Any])
         config = msgspec.convert(given, Config)
         tensors = load_file(folder / "adapter_model.safetensors")
-    except (OSError, SafetensorError, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (OSError, UnicodeDecodeError, SafetensorError, msgspec.MsgspecError) as error:
         raise ModelLoadFailedError(f"{folder} is no LoRA: {error}.", reason="corrupt") from error
     if refused := [*config.refused(given)]:
         raise ModelLoadFailedError(
