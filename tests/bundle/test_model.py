@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -159,6 +160,33 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, folder / "model.safetensors")
     assert "encoder.layer.1.output.dense.weight" in refused(folder)
+
+
+WORDS, PLACES = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
+QUERY = "encoder.layer.0.attention.self.query"
+
+
+@pytest.mark.parametrize("kernels", [native.KEPT, None], ids=["compiled", "torch"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (WORDS, lambda table: table[:20]),
+        (WORDS, lambda table: table[:, 0]),
+        (PLACES, lambda table: table[:40]),
+        (f"{QUERY}.weight", lambda weight: weight[0]),
+        (f"{QUERY}.weight", lambda weight: np.concatenate([weight, weight], axis=1)),
+        (f"{QUERY}.bias", lambda bias: bias[None]),
+        (f"{QUERY}.weight", lambda weight: (weight * 100).astype(np.int8)),
+    ],
+    ids=["few words", "one number a word", "few places", "flat", "wide", "deep bias", "quantised"],
+)
+def test_a_tensor_that_cannot_be_what_its_name_says_is_named(
+    folder: Path, name: str, change: Callable[[np.ndarray], np.ndarray], kernels: Path | None
+) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = np.ascontiguousarray(change(tensors[name]))
+    save_file(tensors, folder / "model.safetensors")
+    assert name.removesuffix(".bias") in refused(folder, kernels=kernels)
 
 
 def test_tensors_of_contradicting_shapes_fail_the_load_and_not_a_request(folder: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from sie_bundle.engine import native
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import score
 from sie_config.model import template
@@ -74,6 +77,20 @@ def test_a_cross_encoder_reads_query_and_document_as_one_row(cross: tuple[Encode
     assert np.allclose(by_index(found), expected, atol=2e-5)
     assert [entry.rank for entry in found.scores] == [0, 1, 2, 3]
     assert sorted(by_index(found), reverse=True) == [entry.score for entry in found.scores]
+
+
+@pytest.mark.parametrize("kernels", [native.KEPT, None], ids=["compiled", "torch"])
+def test_a_checkpoint_with_one_type_of_text_has_it_for_both_of_a_pair(
+    cross: tuple[EncoderModel, Path], tmp_path: Path, kernels: Path | None
+) -> None:
+    scores = []
+    tensors = load_file(cross[1] / "model.safetensors")
+    (name,) = (name for name in tensors if "token_type" in name)
+    for types in (tensors[name][:1], tensors[name][[0, 0]]):
+        folder = shutil.copytree(cross[1], tmp_path / str(len(types)))
+        save_file(tensors | {name: types}, folder / "model.safetensors")
+        scores.append(by_index(run(tiny_model.load(cross[0].spec, folder, kernels=kernels), "hello", DOCUMENTS)))
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
 def test_items_keep_their_ids_and_those_without_are_numbered(cross: tuple[EncoderModel, Path]) -> None:
