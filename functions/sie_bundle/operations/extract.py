@@ -179,20 +179,12 @@ def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         outputs = cast("Sequence[Floats]", computed["spans"]) if rows else []
-        made, at = [], 0
+        made, at, count = [], 0, 0
         for text, own in zip(texts, read, strict=True):
             part, at = outputs[at : at + len(own.rows)], at + len(own.rows)
-            found = spans.entities(
-                text,
-                own,
-                part,
-                labels,
-                token_level=token_level,
-                threshold=threshold,
-                flat=flat,
-                multi_label=multi_label,
-            )
-            made.append(Extracted(entities=found))
+            found = spans.candidates(own.bounds, part, threshold, token_level=token_level, already=count)
+            count += len(found.score)
+            made.append(Extracted(spans.entities(text, own, found, labels, flat=flat, multi_label=multi_label)))
         return _reply(spec, request, made, timing, usage)
 
     # Where nearly everything is a candidate, choosing takes longer than the forward pass.
