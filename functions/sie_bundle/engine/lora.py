@@ -173,6 +173,8 @@ def _read(folder: Path, scale: float) -> tuple[dict[str, Delta], dict[str, Tenso
     for name, up in ups.items():
         if (down := tensors.get(downs[name])) is None:
             raise ModelLoadFailedError(f"{folder} has no tensor {downs[name]}.", reason="corrupt")
+        if down.dim() != 2 or not len(down):
+            raise ModelLoadFailedError(f"{folder} has a tensor {downs[name]} without a rank.", reason="corrupt")
         rank = down.shape[0]  # rank_pattern may give each layer another
         own = config.lora_alpha / (math.sqrt(rank) if config.use_rslora else rank)
         found[name.removeprefix(PREFIX).removesuffix(".lora_B.weight")] = Delta(up, down, scale * own)
