@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from sie_bundle.engine import native
 from sie_bundle.engine.model import EncoderModel
 from sie_config.model.model_spec import ModelSpec
-from sie_config.model.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Sparse, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model
 
@@ -96,6 +96,11 @@ def test_a_model_whose_first_forward_pass_is_not_finite_does_not_load(tmp_path: 
 def test_dimensions_other_than_the_specs_are_refused_with_both(folder: Path) -> None:
     spec = msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks(dense=Dense(dim=33)))
     assert "32" in refused(folder, spec) and "33" in refused(folder, spec)
+
+
+def test_a_vocabulary_larger_than_the_specs_is_refused_with_both(folder: Path) -> None:
+    spec = msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks(sparse=Sparse(dim=60)))
+    assert "61" in refused(folder, spec) and "60" in refused(folder, spec)
 
 
 def test_more_tokens_than_positions_are_refused(folder: Path) -> None:

@@ -17,7 +17,7 @@ from sie_bundle.operations import score
 from sie_config.model import template
 from sie_config.model.tasks import Multivector, Score, Tasks
 from sie_sdk import results, wire
-from sie_sdk.errors import InputTooLongError, InvalidInputError
+from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from sie_sdk.types import Item, ScoreRequest, ScoreResult, Timing, Usage
 from tests import tiny_model
 from tests.bundle.test_families import load as random_model
@@ -91,6 +91,13 @@ def test_a_checkpoint_with_one_type_of_text_has_it_for_both_of_a_pair(
         save_file(tensors | {name: types}, folder / "model.safetensors")
         scores.append(by_index(run(tiny_model.load(cross[0].spec, folder, kernels=kernels), "hello", DOCUMENTS)))
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+def test_a_classifier_of_three_labels_scores_nothing(tmp_path: Path) -> None:
+    model = random_model("bert-nli", tmp_path)
+    model.spec = msgspec.structs.replace(model.spec, tasks=Tasks(score=Score()))
+    with pytest.raises(ModelLoadFailedError, match="computes 3 numbers"):
+        run(model, "hello", DOCUMENTS)
 
 
 def test_items_keep_their_ids_and_those_without_are_numbered(cross: tuple[EncoderModel, Path]) -> None:

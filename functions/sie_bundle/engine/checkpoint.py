@@ -124,6 +124,10 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} computes {config.hidden_size} dimensions, its spec says {dense.dim}."
             )
+        if (sparse := spec.tasks.sparse) and sparse.dim < config.vocab_size:
+            raise ModelLoadFailedError(
+                f"{spec.id} weighs {config.vocab_size} entries of its vocabulary, its spec says {sparse.dim}."
+            )
         if self.architecture.longest < spec.max_sequence_length:
             raise ModelLoadFailedError(
                 f"{spec.id} has {self.architecture.longest} positions, its spec wants {spec.max_sequence_length}."

@@ -20,7 +20,7 @@ from sie_config.model import runtime_options, template
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Multivector
 from sie_sdk import replies, wire
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InvalidInputError, ModelLoadFailedError
 from sie_sdk.scoring import maxsim
 from sie_sdk.types import Item, ScoreRequest, Timing, Usage
 
@@ -41,6 +41,7 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
     Raises:
         InvalidInputError: the model does not score, an option it does not have, vectors of another size.
         InputTooLongError: a pair over the limit with ``overflow_policy="error"``.
+        ModelLoadFailedError: the model computes more than a score; when the plan is finished.
     """
     options = Options(request.options, runtime_options.SCORE, "options")
     if (task := spec.tasks.score) is None:
@@ -67,6 +68,11 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         logits = cast("Floats", computed[head])
+        if logits.shape[1] > 2:
+            raise ModelLoadFailedError(
+                f"{spec.id} computes {logits.shape[1]} numbers for a pair, none of which is its score.",
+                hint="Leave tasks.score out of its spec; a model of natural language inference extracts.",
+            )
         # Two logits are "not relevant" and "relevant": their difference is the one logit.
         scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
         return _reply(spec.id, request, _activated(scores, activation), timing, usage)
