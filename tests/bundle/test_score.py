@@ -144,6 +144,14 @@ def test_a_limit_that_leaves_no_room_between_a_judges_frame_is_refused_with_the_
     assert len(run(judge[0], "ship", long, options={"max_seq_length": int(error.limit)}).scores) == 1
 
 
+def test_a_judges_query_that_would_be_gigabytes_beside_its_documents_is_refused(
+    judge: tuple[EncoderModel, Path],
+) -> None:
+    many = [Item(text="ship")] * 1000
+    assert refused(judge[0], Item(text="hello " * 4000), many).field == "query.text"
+    assert refused(judge[0], Item(text="hello"), many, instruction="Find. " * 4000).field == "instruction"
+
+
 def test_a_query_with_braces_is_taken_as_it_is(judge: tuple[EncoderModel, Path]) -> None:
     task = judge[0].spec.tasks.score
     assert task is not None

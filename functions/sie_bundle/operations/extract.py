@@ -18,6 +18,7 @@ from sie_bundle.operations import classification, entailment, spans
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
+from sie_bundle.operations.prompts import check_repeated
 from sie_config.model import runtime_options
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Extract
@@ -141,6 +142,7 @@ def _entailment(model: Model, spec: ModelSpec, request: ExtractRequest, task: Ex
     template = options.text("hypothesis_template", task.hypothesis)
     if entailment.PLACE not in template:
         raise options.wrong("hypothesis_template", "a sentence with {} where the label goes")
+    check_repeated(len(template) * len(labels), len(labels), options.field("hypothesis_template"))
     multi_label = options.flag("multi_label", task.multi_label)
     threshold, top_k = options.number("threshold", 0.0, 0.0, 1.0), options.count("top_k", len(labels), len(labels))
     rows = model.tokenizer.hypotheses(

@@ -15,6 +15,7 @@ from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
+from sie_bundle.operations.prompts import check_repeated
 from sie_bundle.operations.tokens import kept
 from sie_config.model import runtime_options, template
 from sie_config.model.model_spec import ModelSpec
@@ -40,7 +41,7 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
 
     Raises:
         InvalidInputError: the model does not score, an option it does not have, vectors of another size.
-        InputTooLongError: a pair over the limit with ``overflow_policy="error"``.
+        InputTooLongError: a pair over the limit with ``overflow_policy="error"``; see `check_repeated`.
         ModelLoadFailedError: the model computes more than a score; when the plan is finished.
     """
     options = Options(request.options, runtime_options.SCORE, "options")
@@ -58,6 +59,8 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
         head = "logits"
     else:
         instruction = request.instruction or options.text("instruction", task.instruction)
+        of_each = max((query, "query.text"), (instruction, "instruction"), key=lambda told: len(told[0]))
+        check_repeated((len(query) + len(instruction)) * len(documents), len(documents), of_each[1])
         texts = [
             template.filled(task.template, instruction=instruction, query=query, document=document)
             for document in documents
