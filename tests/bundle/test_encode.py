@@ -6,12 +6,14 @@ From the parsed request to the bytes of the reply and back through the client's 
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import encode
@@ -227,6 +229,30 @@ def test_what_masks_compute_does_not_change_what_the_query_computes(colbert: Enc
 def test_a_long_query_keeps_its_marker_and_is_cut_to_the_querys_length(colbert: EncoderModel) -> None:
     (result,) = run(colbert, ["hello " * 30], options={"is_query": True})
     assert result.multivector is not None and result.multivector.shape == (8, 32)
+
+
+def test_punctuation_is_left_out_where_ids_of_the_vocabulary_are_not_used(tmp_path: Path) -> None:
+    folder = tiny_model.make(tmp_path)
+    written = json.loads((folder / "tokenizer.json").read_text())
+    written["model"]["vocab"] |= {"!": 70}
+    (folder / "tokenizer.json").write_text(json.dumps(written))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 80}))
+    tensors = load_file(folder / "model.safetensors")
+    words = tensors["embeddings.word_embeddings.weight"]
+    tensors["embeddings.word_embeddings.weight"] = np.concatenate([words, words])[:80]
+    save_file(tensors, folder / "model.safetensors")
+    task = Multivector(dim=32, projection="", skip_punctuation=True)
+    model = tiny_model.load(msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks(multivector=task)), folder)
+    with_, without = run(model, ["hello !", "hello"])
+    assert with_.multivector is not None and without.multivector is not None
+    assert with_.multivector.shape == without.multivector.shape
+
+
+def test_a_limit_below_the_special_tokens_cuts_a_text_to_those(colbert: EncoderModel) -> None:
+    for options in ({"max_seq_length": 1}, {"max_seq_length": 1, "is_query": True}):
+        request = EncodeRequest([Item(text="hello " * 100)], EncodeParams(options=options))
+        assert len(encode.plan(colbert, colbert.spec, request).rows[0]) <= 3
 
 
 def test_a_fixed_dimensional_encoding_is_a_dense_vector_of_the_multivectors(colbert: EncoderModel) -> None:

@@ -330,6 +330,13 @@ def test_labels_that_do_not_say_what_they_mean_are_refused(labels: tuple[str, ..
         entailment.sides(labels, "m")
 
 
+def test_a_template_that_would_be_gigabytes_with_all_its_labels_is_refused(nli: Knowing) -> None:
+    labels, template = [f"label {number}" for number in range(1000)], "{} " + "x" * 20_000
+    assert refused(nli, labels=labels, options={"hypothesis_template": template}).field == (
+        "params.options.hypothesis_template"
+    )
+
+
 # -- every kind --------------------------------------------------------------------------------------------------------
 
 

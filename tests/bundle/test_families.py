@@ -6,6 +6,8 @@ trained weights no registry has.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from sie_bundle.engine.tokenization import Row, row
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
+from sie_sdk.errors import ModelLoadFailedError
 from tests.golden import random_models
 from tests.golden.random_kinds import KINDS
 
@@ -159,3 +162,55 @@ def test_a_text_alone_equals_the_same_text_in_a_batch(kind: str, way: str, tmp_p
     for i, each in enumerate(rows):
         alone = model.forward([each], {"dense": [0]})["dense"]
         assert np.abs(numbers(alone, 0, model) - numbers(together, i, model)).max() < 1e-6
+
+
+REWRITTEN: list[tuple[str, dict[str, object]]] = [
+    ("bert", {"is_decoder": True}),
+    ("roberta", {"is_decoder": True}),
+    ("roberta", {"pad_token_id": 0}),
+    ("xlm-roberta", {"pad_token_id": 3}),
+    ("mpnet", {"pad_token_id": 0}),
+    ("modernbert", {"global_attn_every_n_layers": None}),
+    ("modernbert", {"global_rope_theta": None}),
+    ("modernbert", {"local_attention": None}),
+    ("llama", {"hidden_act": None}),
+    ("albert", {"hidden_act": None}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 8}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
+    ("mistral", {"use_sliding_window": False, "max_window_layers": 1}),
+]
+"""Other things that config.json may say of a kind; None: it does not say it."""
+
+
+@pytest.mark.parametrize(("kind", "changes"), REWRITTEN, ids=str)
+def test_what_a_config_says_otherwise_or_not_at_all_means_what_it_means_to_transformers(
+    kind: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    model = load(kind, tmp_path)
+    path = tmp_path / "config.json"
+    said = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in said.items() if changes.get(name, value) is not None}))
+    os.utime(path, (1, 1))  # random_models tells models apart by it
+    model = EncoderModel(Checkpoint(model.spec, tmp_path), precision_wanted="float32")
+    (own,) = rows_of(kind, tmp_path)[3:4]
+    states = random_models.reference(kind, tmp_path, own.ids.tolist())["states"]
+    assert np.abs(model.forward([own], {"pooled": [0]})["pooled"][0] - states.mean(axis=0)).max() < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("albert", "num_hidden_groups", 3),
+        ("nomic-bert", "rotary_emb_interleaved", True),
+        ("gte", "position_embedding_type", "absolute"),
+        ("qwen2", "layer_types", ["full_attention", "chunked_attention", "full_attention"]),
+    ],
+)
+def test_a_config_that_asks_for_what_is_not_computed_is_refused(
+    kind: str, name: str, value: object, tmp_path: Path
+) -> None:
+    spec = load(kind, tmp_path).spec
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ModelLoadFailedError, match=name):
+        Checkpoint(spec, tmp_path)

@@ -157,6 +157,8 @@ def test_a_lora_of_another_kind_is_refused_with_what_it_is(
         (lambda tensors: tensors.update({"base_model.model.encoder.extra.lora_bias": np.ones(2, np.float32)}), "extra"),
         (lambda tensors: tensors.pop(next(name for name in tensors if "lora_A" in name)), "has no tensor"),
         (lambda tensors: tensors.clear(), "nothing"),
+        (lambda tensors: tensors.update({name: own[:0] for name, own in tensors.items() if "lora_A" in name}), "rank"),
+        (lambda tensors: tensors.update({name: own[0] for name, own in tensors.items() if "lora_A" in name}), "rank"),
     ],
 )
 def test_tensors_that_are_more_or_less_than_a_lora_are_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from sie_bundle.engine import native
 from sie_bundle.engine.model import EncoderModel
 from sie_config.model.model_spec import ModelSpec
-from sie_config.model.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Sparse, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model
 
@@ -97,6 +98,11 @@ def test_dimensions_other_than_the_specs_are_refused_with_both(folder: Path) -> 
     assert "32" in refused(folder, spec) and "33" in refused(folder, spec)
 
 
+def test_a_vocabulary_larger_than_the_specs_is_refused_with_both(folder: Path) -> None:
+    spec = msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks(sparse=Sparse(dim=60)))
+    assert "61" in refused(folder, spec) and "60" in refused(folder, spec)
+
+
 def test_more_tokens_than_positions_are_refused(folder: Path) -> None:
     assert "positions" in refused(folder, msgspec.structs.replace(tiny_model.spec(folder), max_sequence_length=65))
 
@@ -104,6 +110,34 @@ def test_more_tokens_than_positions_are_refused(folder: Path) -> None:
 def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(folder: Path) -> None:
     configure(folder, vocab_size=10)
     assert "tokenizer" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_attention_heads": 0},
+        {"num_hidden_layers": 0},
+        {"id2label": {"first": "label"}},
+        {"layer_types": ["full_attention"]},
+        {"rope_scaling": "linear"},
+        {"global_attn_every_n_layers": 0},
+        {"head_dim": 0},
+    ],
+    ids=str,
+)
+def test_a_config_of_impossible_values_is_named(folder: Path, changes: dict[str, object]) -> None:
+    configure(folder, **changes)
+    assert "config.json" in refused(folder)
+
+
+def test_a_config_that_is_not_unicode_is_named(folder: Path) -> None:
+    (folder / "config.json").write_bytes(b'{"model_type": "\xff"}')
+    assert "config.json" in refused(folder)
+
+
+def test_no_labels_are_as_good_as_none_said(folder: Path) -> None:
+    configure(folder, id2label=None)
+    assert tiny_model.load(tiny_model.spec(folder), folder).labels == ()
 
 
 def test_an_unknown_family_is_refused_with_those_there_are(folder: Path) -> None:
@@ -131,6 +165,33 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, folder / "model.safetensors")
     assert "encoder.layer.1.output.dense.weight" in refused(folder)
+
+
+WORDS, PLACES = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
+QUERY = "encoder.layer.0.attention.self.query"
+
+
+@pytest.mark.parametrize("kernels", [native.KEPT, None], ids=["compiled", "torch"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (WORDS, lambda table: table[:20]),
+        (WORDS, lambda table: table[:, 0]),
+        (PLACES, lambda table: table[:40]),
+        (f"{QUERY}.weight", lambda weight: weight[0]),
+        (f"{QUERY}.weight", lambda weight: np.concatenate([weight, weight], axis=1)),
+        (f"{QUERY}.bias", lambda bias: bias[None]),
+        (f"{QUERY}.weight", lambda weight: (weight * 100).astype(np.int8)),
+    ],
+    ids=["few words", "one number a word", "few places", "flat", "wide", "deep bias", "quantised"],
+)
+def test_a_tensor_that_cannot_be_what_its_name_says_is_named(
+    folder: Path, name: str, change: Callable[[np.ndarray], np.ndarray], kernels: Path | None
+) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = np.ascontiguousarray(change(tensors[name]))
+    save_file(tensors, folder / "model.safetensors")
+    assert name.removesuffix(".bias") in refused(folder, kernels=kernels)
 
 
 def test_tensors_of_contradicting_shapes_fail_the_load_and_not_a_request(folder: Path) -> None:

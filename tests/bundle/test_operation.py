@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 import time
 from collections.abc import Sequence
@@ -13,18 +14,21 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from sie_broker.records import Work
 from sie_bundle.engine.executor import Executor, Forwarded, Model
+from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.tokenization import Row
-from sie_bundle.operations import encode
+from sie_bundle.operations import encode, extract
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency
 from sie_config.model.sources import LocalSource
-from sie_config.model.tasks import Dense, Tasks
+from sie_config.model.tasks import Dense, Extract, Tasks
 from sie_config.registry import Registry, lane_of
 from sie_sdk import results, wire
-from sie_sdk.types import EncodeRequest, Item, Priority
+from sie_sdk.errors import InferenceError
+from sie_sdk.types import EncodeRequest, ExtractParams, ExtractRequest, Item, Priority
 from tests import tiny_model
 
 
@@ -139,3 +143,34 @@ async def test_interactive_texts_do_not_wait_for_bulk_ones(tiny_folder: Path, tm
     executor.close()
     for pool in threads.values():
         pool.shutdown()
+
+
+async def test_an_item_whose_output_is_not_finite_is_named_however_many_rows_those_before_it_take(
+    tmp_path: Path,
+) -> None:
+    folder = tiny_model.make(tmp_path / "tagger", nan_token="poison")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["classifier.weight"] = np.ones((3, tiny_model.HIDDEN), dtype=np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    task = Extract("entities", labels=("O", "B-SHIP", "I-SHIP"), overlap=8)
+    spec = msgspec.structs.replace(tiny_model.spec(folder), tasks=Tasks(extract=task))
+    executor, threads = Executor(), ThreadPoolExecutor(1)
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+    operation = Operation(extract.parse, extract.plan, Registry([spec]), residency, executor, {"interactive": threads})
+    texts = ["hello " * 100, "", "ship " * 100 + "poison", "world"]
+    body = wire.request_body(ExtractRequest([Item(text=text) for text in texts]))
+    with pytest.raises(InferenceError) as caught:
+        await operation(Work("1", "extract", lane_of(spec), spec.id, body, time.time()))
+    assert caught.value.field == "items[2]" and not caught.value.details
+    executor.close()
+    threads.shutdown()
+
+
+def test_of_an_item_that_is_tried_with_several_labels_each_row_is_that_item(tiny: EncoderModel) -> None:
+    task = Extract("entailment", labels=("entailment", "contradiction"))
+    tiny = copy.copy(tiny)
+    tiny.labels = task.labels
+    spec = msgspec.structs.replace(tiny.spec, tasks=Tasks(extract=task))
+    request = ExtractRequest([Item(text="hello"), Item(text="ship")], ExtractParams(labels=["one", "two", "three"]))
+    plan = extract.plan(tiny, spec, request)
+    assert [plan.item(row) for row in range(len(plan.rows))] == ["items[0]"] * 3 + ["items[1]"] * 3

@@ -63,5 +63,5 @@ def test_both_overflow_policies_and_the_default_are_known(policy: str) -> None:
 def test_a_value_it_cannot_have_is_refused_and_named(given: dict[str, Any], read: Any) -> None:
     (name,) = given
     error = refused(lambda: read(options(**given)))
-    assert error.field == f"params.options.{name}"
+    assert error.field == f"params.options.{name}" and (error.limit is None) == (name == "is_query")
     assert error.hint and repr(given[name]) in error.message

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from sie_bundle.operations import prompts
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.prompts import prompted
 from sie_config.model import runtime_options
 from sie_config.model.tasks import Dense, Multivector, Tasks
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InputTooLongError, InvalidInputError
 
 PLAIN = Tasks(dense=Dense(dim=8, query_prompt="q: ", document_prompt="d: "))
 TEMPLATED = Tasks(
@@ -68,3 +69,22 @@ def test_a_template_that_is_none_is_refused_by_name(name: str) -> None:
 def test_a_default_instruction_that_no_template_takes_is_refused() -> None:
     assert refused(PLAIN, default_instruction="find").field == "params.options.default_instruction"
     assert one(PLAIN, doc_template="{instruction}{text}", default_instruction="find") == "q: ship"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "options", "field"),
+    [
+        ("x" * 50_000, {}, "params.instruction"),
+        ("x" * 1000, {"query_template": "{instruction}" * 50 + "{text}"}, "params.options.query_template"),
+        (None, {"query_template": "{text}" * 20_000}, "params.options.query_template"),
+    ],
+    ids=["an instruction", "an instruction many times", "a text many times"],
+)
+def test_what_stands_beside_many_texts_is_refused_before_it_is_gigabytes(
+    instruction: str | None, options: dict[str, str], field: str
+) -> None:
+    read = Options(options, runtime_options.ENCODE, "params.options")
+    assert len(prompted(["ship"] * 10, PLAIN, read, instruction, is_query=True)) == 10
+    with pytest.raises(InputTooLongError) as caught:
+        prompted(["ship"] * 4096, PLAIN, read, instruction, is_query=True)
+    assert (caught.value.field, caught.value.limit) == (field, prompts.MAX_REPEATED // 4096)

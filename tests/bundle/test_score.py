@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from sie_bundle.engine import native
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.operations import score
 from sie_config.model import template
 from sie_config.model.tasks import Multivector, Score, Tasks
 from sie_sdk import results, wire
-from sie_sdk.errors import InputTooLongError, InvalidInputError
+from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from sie_sdk.types import Item, ScoreRequest, ScoreResult, Timing, Usage
 from tests import tiny_model
 from tests.bundle.test_families import load as random_model
@@ -76,6 +79,27 @@ def test_a_cross_encoder_reads_query_and_document_as_one_row(cross: tuple[Encode
     assert sorted(by_index(found), reverse=True) == [entry.score for entry in found.scores]
 
 
+@pytest.mark.parametrize("kernels", [native.KEPT, None], ids=["compiled", "torch"])
+def test_a_checkpoint_with_one_type_of_text_has_it_for_both_of_a_pair(
+    cross: tuple[EncoderModel, Path], tmp_path: Path, kernels: Path | None
+) -> None:
+    scores = []
+    tensors = load_file(cross[1] / "model.safetensors")
+    (name,) = (name for name in tensors if "token_type" in name)
+    for types in (tensors[name][:1], tensors[name][[0, 0]]):
+        folder = shutil.copytree(cross[1], tmp_path / str(len(types)))
+        save_file(tensors | {name: types}, folder / "model.safetensors")
+        scores.append(by_index(run(tiny_model.load(cross[0].spec, folder, kernels=kernels), "hello", DOCUMENTS)))
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+def test_a_classifier_of_three_labels_scores_nothing(tmp_path: Path) -> None:
+    model = random_model("bert-nli", tmp_path)
+    model.spec = msgspec.structs.replace(model.spec, tasks=Tasks(score=Score()))
+    with pytest.raises(ModelLoadFailedError, match="computes 3 numbers"):
+        run(model, "hello", DOCUMENTS)
+
+
 def test_items_keep_their_ids_and_those_without_are_numbered(cross: tuple[EncoderModel, Path]) -> None:
     found = run(cross[0], Item(text="ship", id="q"), [Item(text="hello", id="mine"), Item(text="world")])
     assert {entry.item_id for entry in found.scores} == {"mine", "item-1"} and found.query_id == "q"
@@ -110,6 +134,24 @@ def test_what_frames_a_judges_question_is_never_cut(judge: tuple[EncoderModel, P
     assert long[:2] == short[:2] and long[-2:] == short[-2:]
 
 
+def test_a_limit_that_leaves_no_room_between_a_judges_frame_is_refused_with_the_least(
+    judge: tuple[EncoderModel, Path],
+) -> None:
+    least = len(judge[0].tokenizer.framed("abc ", [""], " no", 40)[0].ids) + 1
+    long = [Item(text="hello " * 100)]
+    error = refused(judge[0], Item(text="ship"), long, options={"max_seq_length": least - 3})
+    assert error.field == "options.max_seq_length" and error.limit is not None
+    assert len(run(judge[0], "ship", long, options={"max_seq_length": int(error.limit)}).scores) == 1
+
+
+def test_a_judges_query_that_would_be_gigabytes_beside_its_documents_is_refused(
+    judge: tuple[EncoderModel, Path],
+) -> None:
+    many = [Item(text="ship")] * 1000
+    assert refused(judge[0], Item(text="hello " * 4000), many).field == "query.text"
+    assert refused(judge[0], Item(text="hello"), many, instruction="Find. " * 4000).field == "instruction"
+
+
 def test_a_query_with_braces_is_taken_as_it_is(judge: tuple[EncoderModel, Path]) -> None:
     task = judge[0].spec.tasks.score
     assert task is not None
@@ -131,6 +173,14 @@ def test_vectors_that_came_with_the_request_are_not_computed_again(late: Encoder
     assert np.allclose(by_index(run(late, query, [Item(multivector=own) for own in vectors[1:]])), of_text, atol=1e-5)
     mixed = [Item(multivector=vectors[1]), Item(text=DOCUMENTS[1]), Item(multivector=vectors[3]), Item(text="")]
     assert np.allclose(by_index(run(late, "hello ship", mixed)), of_text, atol=1e-5)
+
+
+def test_a_row_that_is_not_finite_is_that_of_the_query_or_the_item_whose_text_it_is(late: EncoderModel) -> None:
+    given = Item(multivector=np.ones((3, 32), dtype=np.float32))
+    items = [given, Item(text="ship"), Item(text="world")]
+    for query, names in ((Item(text="hello"), ["query", "items[1]", "items[2]"]), (given, ["items[1]", "items[2]"])):
+        plan = score.plan(late, late.spec, ScoreRequest(query=query, items=items))
+        assert [plan.item(row) for row in range(len(plan.rows))] == names
 
 
 def refused(model: EncoderModel, query: Item, items: list[Item], **fields: Any) -> InvalidInputError:

@@ -157,7 +157,7 @@ def test_those_that_stay_are_those_that_clash_with_no_better_one(
 def test_each_span_counts_in_the_row_that_has_more_of_its_neighbours() -> None:
     bounds = [(0, 8), (4, 12)]
     logits = [np.full((8, 3, 1), 5.0, dtype=np.float32), np.full((8, 3, 1), 6.0, dtype=np.float32)]
-    kept = spans.of_spans(bounds, logits, 0.5)
+    kept = spans.candidates(bounds, logits, 0.5, token_level=False)
     assert sorted(zip(kept.first.tolist(), kept.last.tolist(), strict=True)) == [
         (first, first + width) for first in range(12) for width in range(3) if first + width < 12
     ]
@@ -170,9 +170,10 @@ def test_words_of_two_rows_are_joined_before_spans_are_made_of_them() -> None:
     first, second = (np.full((6, 1, 3), never, dtype=np.float32) for _ in range(2))
     first[3, 0, 0] = first[3:, 0, 2] = sure
     second[:3, 0, 2] = second[2, 0, 1] = sure  # words 4 to 6 of the text, the last of which ends it
-    kept = spans.of_words([(0, 6), (4, 10)], [first, second], 0.5)
+    kept = spans.candidates([(0, 6), (4, 10)], [first, second], 0.5, token_level=True)
     assert (kept.first.tolist(), kept.last.tolist()) == ([3], [6])
-    assert spans.of_words([(0, 6), (4, 10)], [first, second], 0.999).first.size == 0
+    none = spans.candidates([(0, 6), (4, 10)], [first, second], 0.999, token_level=True)
+    assert none.first.size == 0
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -250,6 +251,18 @@ def test_more_scores_than_a_request_may_have_are_refused(load: Any, monkeypatch:
     assert refused.value.limit == 23
 
 
+@pytest.mark.parametrize("kind", gliner_folder.KINDS)
+def test_more_candidates_than_can_be_chosen_from_are_refused_by_their_threshold(
+    load: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "MAX_CANDIDATES", 5000)
+    assert found(load(kind), ["hello world ship"], LABELS, threshold=0.0)
+    for texts in (["hello world " * 400], ["hello world ship"] * 1000):
+        with pytest.raises(InvalidInputError) as refused:
+            found(load(kind), texts, LABELS, threshold=0.0)
+        assert (refused.value.field, refused.value.limit) == ("params.options.threshold", 5000)
+
+
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +275,12 @@ def test_more_scores_than_a_request_may_have_are_refused(load: Any, monkeypatch:
         ({"subtoken_pooling": "mean"}, "subtoken_pooling 'mean'"),
         ({"encoder_config": None}, "does not describe its encoder, random-init/deberta"),
         ({"encoder_config": {"model_type": "t5"}}, "A GLiNER on t5 is not computed here"),
+        ({"encoder_config": {"model_type": ["bert"]}}, "is not computed here"),
         ({"ent_token": "<<E>>"}, "no token '<<E>>'"),
+        ({"hidden_size": 33}, "rnn.lstm.weight_ih_l0 is not of the hidden_size"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"max_len": 0}, "max_len"),
+        ({"max_width": -1}, "max_width"),
         ({"span_mode": "token_level"}, "no tensor scorer."),
     ],
 )

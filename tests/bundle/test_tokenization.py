@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,22 @@ def test_a_text_without_any_token_is_refused_and_named() -> None:
 @given(st.lists(st.text(), min_size=1, max_size=8))
 def test_a_text_has_the_same_tokens_in_any_company(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert lists(tokenizer, texts) == [lists(tokenizer, [text])[0] for text in texts]
+
+
+def test_a_query_is_tokenized_once_for_all_its_documents(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, seen = Tokenizer.load(tiny_folder), 0
+    encode = tokenizer._encode
+
+    def counted(texts: Any, **how: Any) -> list[tokenizers.Encoding]:
+        nonlocal seen
+        seen += sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)
+        return encode(texts, **how)
+
+    monkeypatch.setattr(tokenizer, "_encode", counted)
+    query, documents = "hello " * 1000, ["world"] * 100
+    rows = tokenizer.pairs(query, documents, 16)
+    assert seen == len(query) + sum(map(len, documents))
+    assert [row.ids.tolist() for row in rows] == [[*[HELLO] * 15, WORLD]] * 100
 
 
 def test_threads_may_share_a_tokenizer(tokenizer: Tokenizer) -> None:

@@ -296,6 +296,14 @@ def test_a_missing_tensor_is_named(folders: Any, tmp_path: Path) -> None:
         loaded("bert", tmp_path)
 
 
+def test_padding_that_is_no_token_is_refused(tmp_path: Path) -> None:
+    random_models.make("bert", tmp_path)
+    config = (tmp_path / "config.json").read_text().replace('"pad_token_id": 0', '"pad_token_id": 999')
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ModelLoadFailedError, match="transformers cannot load"):
+        loaded("bert", tmp_path)
+
+
 def test_a_model_type_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
     random_models.make("bert", tmp_path)
     config = (tmp_path / "config.json").read_text().replace('"bert"', '"unheard-of"')

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sie_bundle.engine.checkpoint import Tensors
+from sie_bundle.engine.checkpoint import Checkpoint, Tensors
 from sie_bundle.engine.tokenization import row
 from sie_bundle.weights import hub, layout, weights
 from sie_config.model.sources import HubSource
@@ -113,3 +113,22 @@ def test_a_pickle_that_is_more_than_tensors_is_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.nn.Linear(2, 2)}, folder / layout.PICKLED)
     with pytest.raises(ModelLoadFailedError, match="cannot be read"):
         Tensors(folder)
+
+
+@pytest.mark.parametrize("stored", [[1], torch.ones(3), None], ids=["a list", "a tensor", "nothing"])
+def test_a_pickle_without_tensors_by_their_names_is_refused(tmp_path: Path, stored: object) -> None:
+    folder = tiny_model.make(tmp_path)
+    (folder / layout.WHOLE).unlink()
+    (folder / layout.PICKLED).write_bytes(b"")
+    if stored is not None:
+        torch.save(stored, folder / layout.PICKLED)
+    with pytest.raises(ModelLoadFailedError, match="cannot be read"):
+        Tensors(folder)
+
+
+def test_of_a_pickle_with_more_than_tensors_by_their_names_those_are_read(tmp_path: Path) -> None:
+    folder = tiny_model.make(tmp_path)
+    tensors = dict(Tensors(folder))
+    (folder / layout.WHOLE).unlink()
+    torch.save(tensors | {"epoch": 3, 0: torch.ones(2), "optimizer": {"state": {}}}, folder / layout.PICKLED)
+    assert Checkpoint(tiny_model.spec(folder), folder).tensors.keys() == tensors.keys() | {"0"}

@@ -48,8 +48,11 @@ class Tensors(Mapping[str, Tensor]):
                     self._open.update({prefix + tensor: (opened, tensor) for tensor in opened.keys()})  # noqa: SIM118
                 else:
                     loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=_can_be_mapped(path))
-                    self._read.update({prefix + tensor: value for tensor, value in loaded.items()})
-            except (OSError, SafetensorError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+                    if not isinstance(loaded, dict):
+                        raise ValueError("it holds no tensors by their names")
+                    # Some are of a training, with its epoch beside the tensors.
+                    self._read.update({f"{prefix}{own}": value for own, value in loaded.items() if _is_dense(value)})
+            except (OSError, EOFError, SafetensorError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
                 said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
                 raise ModelLoadFailedError(
                     f"{path} cannot be read: {said}.", hint="Delete the file and fetch it again.", reason="corrupt"
@@ -121,6 +124,10 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} computes {config.hidden_size} dimensions, its spec says {dense.dim}."
             )
+        if (sparse := spec.tasks.sparse) and sparse.dim < config.vocab_size:
+            raise ModelLoadFailedError(
+                f"{spec.id} weighs {config.vocab_size} entries of its vocabulary, its spec says {sparse.dim}."
+            )
         if self.architecture.longest < spec.max_sequence_length:
             raise ModelLoadFailedError(
                 f"{spec.id} has {self.architecture.longest} positions, its spec wants {spec.max_sequence_length}."
@@ -138,6 +145,10 @@ class Checkpoint:
             raise ModelLoadFailedError(
                 f"{spec.id} embeds {config.vocab_size} tokens, its tokenizer makes {self.tokenizer.vocabulary}."
             )
+
+
+def _is_dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized
 
 
 def _can_be_mapped(path: Path) -> bool:

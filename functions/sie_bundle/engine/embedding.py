@@ -50,17 +50,24 @@ def take(architecture: Architecture, parameters: Parameters) -> Embedding:
     """An encoder's, of a checkpoint's parameters.
 
     Raises:
-        ModelLoadFailedError: a tensor is missing.
+        ModelLoadFailedError: a tensor is missing, or has fewer rows than config.json says.
     """
     family, prefix = architecture.family, parameters.prefix
+    config = architecture.config
     projection = prefix + family.embedding_projection
     projected = family.embedding_projection and f"{projection}.weight" in parameters
+    places, types = f"{prefix}{family.positions}.weight", f"{prefix}{family.token_types}.weight"
     return Embedding(
-        words=parameters.table(f"{prefix}{family.words}.weight"),
-        positions=parameters.table(f"{prefix}{family.positions}.weight") if family.positions else None,
-        types=parameters.table(f"{prefix}{family.token_types}.weight") if family.token_types else None,
+        words=parameters.table(f"{prefix}{family.words}.weight", config.vocab_size),
+        positions=parameters.table(places, config.max_position_embeddings) if family.positions else None,
+        types=_two(parameters.table(types)) if family.token_types else None,
         first_position=family.first_position,
         norm=parameters.norm(prefix + family.embedding_norm) if family.embedding_norm else None,
         projection=parameters.linear([projection], dtype=parameters.stream) if projected else None,
         stream=parameters.stream,
     )
+
+
+def _two(types: Tensor) -> Tensor:
+    """One type is that of both texts of a pair, whichever the tokenizer says."""
+    return types.expand(2, -1) if len(types) == 1 else types

@@ -149,7 +149,7 @@ class Executor:
             bulk: let interactive requests go first (`batch.form` says how far).
 
         Raises:
-            InferenceError: an output is not finite; names the item. Other requests of the batch are unaffected.
+            InferenceError: an output is not finite; ``details`` have its ``row``. Other requests are unaffected.
             OutOfMemoryError: the device has not the memory for a single row.
             DeadlineExceededError: the deadline passed while it was queued.
             UnavailableError: the executor is closed.
@@ -383,6 +383,7 @@ def _outcome(part: Slice, done: Forwarded) -> Forwarded | Exception | None:
     return InferenceError(
         "The model's output for this item is not finite.",
         field=f"items[{part.start + bad}]",
+        row=part.start + bad,
         hint="Leave this item out; the model cannot represent it.",
     )
 

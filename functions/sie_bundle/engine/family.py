@@ -7,13 +7,15 @@ every family here; families it does not run name another way in. A new family is
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from sie_bundle.engine.rope import Rope, ropes
+from sie_bundle.engine.by_layer import by_layer
+from sie_bundle.engine.rope import Rope
 from sie_sdk.errors import ModelLoadFailedError
 
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 Way = Literal["packed", "transformers", "padded"]
 GLINER = "gliner"
 """The family of GLiNERs, whose encoder is one of `FAMILIES` and stands in a config of its own (``gliner``)."""
@@ -35,7 +37,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     positions: str = "embeddings.position_embeddings"
     """Empty: positions enter by rotation."""
     first_position: int = 0
-    """RoBERTa counts from 2."""
+    behind_padding: bool = False
+    """Positions count from behind the padding's id, by which RoBERTa's ``first_position`` is 2."""
     token_types: str = "embeddings.token_type_embeddings"
     """Empty: none. A checkpoint with one type is treated like one with two of the same."""
     embedding_norm: str = "embeddings.LayerNorm"
@@ -64,6 +67,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Norms stand before attention and feed-forward (with ``final_norm`` at the end) instead of after."""
     causal: bool = False
     """Unless ``is_causal`` of config.json says otherwise."""
+    may_decode: bool = False
+    """Causal where ``is_decoder`` of config.json says so."""
     relative_bias: str = ""
     """A learned bias per head and bucket of distance, added to the attention of every layer (MPNet, T5)."""
     alibi: bool = False
@@ -72,8 +77,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What config.json says where it is not the family's name."""
     config: dict[str, str] = {}
     """Names in ``config.json`` where they are not BERT's, by our field."""
-    constants: dict[str, float] = {}
-    """What ``config.json`` does not say."""
+    constants: dict[str, Any] = {}
+    """What ``config.json`` does not say, or means where it does not."""
+    only: dict[str, Any] = {}
+    """Of what ``config.json`` may say in several ways, the one that is computed here."""
     classifier: str = "bert.pooler.dense tanh classifier"
     """The head over one vector per text: tensor names and activations, in order."""
     classifier_pooling: Literal["cls", "mean", "last"] = "cls"
@@ -91,6 +98,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 _ROBERTA = Family(
     prefixes=("roberta.", ""),
     first_position=2,
+    behind_padding=True,
+    may_decode=True,
     classifier="classifier.dense tanh classifier.out_proj",
     masked_lm="lm_head.dense gelu lm_head.layer_norm tied:lm_head.bias",
 )
@@ -113,6 +122,7 @@ _LLAMA = Family(
     pre_norm=True,
     causal=True,
     config={"layer_norm_eps": "rms_norm_eps"},
+    constants={"hidden_act": "silu"},
     classifier="score",
     classifier_pooling="last",
     token_classifier="score",
@@ -128,6 +138,7 @@ _GTE = Family(
     gate="second",
     down="mlp.down_proj",
     output_norm="mlp_ln",
+    only={"position_embedding_type": "rope", "layer_norm_type": "layer_norm", "logn_attention_scale": False},
     classifier="pooler.dense tanh classifier",
 )
 _JINA_BERT = Family(
@@ -145,10 +156,12 @@ _DEBERTA = Family(way="padded", prefixes=("deberta.", ""), classifier="pooler.de
 FAMILIES = {
     "bert": Family(
         prefixes=("bert.", "", "model."),
+        may_decode=True,
         masked_lm="cls.predictions.transform.dense act cls.predictions.transform.LayerNorm tied:cls.predictions.bias",
     ),
     "electra": Family(
         prefixes=("electra.", ""),
+        may_decode=True,
         embedding_projection="embeddings_project",
         classifier="classifier.dense gelu classifier.out_proj",
     ),
@@ -203,6 +216,7 @@ FAMILIES = {
         final_norm="final_norm",
         pre_norm=True,
         config={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
+        constants={"global_attn_every_n_layers": 3, "local_attention": 128, "global_rope_theta": 160_000.0},
         classifier="head.dense gelu head.norm classifier",
         token_classifier="head.dense gelu head.norm classifier",
         masked_lm="head.dense gelu head.norm tied:decoder.bias",
@@ -217,7 +231,8 @@ FAMILIES = {
         up=("ffn",),
         down="ffn_output",
         output_norm="full_layer_layer_norm",
-        constants={"layer_norm_eps": 1e-12},
+        constants={"layer_norm_eps": 1e-12, "hidden_act": "gelu_new"},
+        only={"num_hidden_groups": 1, "inner_group_num": 1},
         classifier="pooler tanh classifier",
         masked_lm="predictions.dense act predictions.LayerNorm tied:predictions.bias",
     ),
@@ -244,6 +259,8 @@ FAMILIES = {
             "layer_norm_eps": "layer_norm_epsilon",
             "rope_theta": "rotary_emb_base",
         },
+        only={"rotary_emb_fraction": 1.0}
+        | dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"), False),
     ),
     "jina_bert": _JINA_BERT,
     "jina_bert_qk": msgspec.structs.replace(
@@ -276,16 +293,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model_type: str
-    hidden_size: int
-    vocab_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    max_position_embeddings: int
+    hidden_size: Positive
+    vocab_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    max_position_embeddings: Positive
     hidden_act: str = "gelu"
     layer_norm_eps: float = 1e-5
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    id2label: dict[str, str] = {}
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    id2label: dict[int, str] | None = None
     classifier_pooling: Literal["cls", "mean"] | None = None
     tie_word_embeddings: bool = True
     ropes: tuple[Rope, ...] = ()
@@ -302,7 +319,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the head on top, in order; empty: none are named."""
-        return tuple(self.id2label[number] for number in sorted(self.id2label, key=int))
+        return tuple(label for _, label in sorted((self.id2label or {}).items()))
 
 
 class Architecture(msgspec.Struct, frozen=True):
@@ -330,7 +347,7 @@ def architecture(family: str, folder: Path) -> Architecture:
     path = folder / "config.json"
     try:
         given = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
     if family == AUTO:
         record, given = _found(folder, given)
@@ -344,17 +361,24 @@ def described(record: Family, given: dict[str, Any], path: Path) -> Architecture
     """The encoder of a record, by what its config.json says; ``path``: where that was read, for errors.
 
     Raises:
-        ModelLoadFailedError: a size is missing, or is none.
+        ModelLoadFailedError: a size is missing, or is none; or it asks for what is not computed here.
     """
     try:
         named = {ours: given[theirs] for ours, theirs in record.config.items() if theirs in given}
         given = {**record.constants, **given, **named}
-        by_layer = _by_layer(given) if record.way == "packed" else {}
-        config = msgspec.convert(given | by_layer, type=Config)
-    except (msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
+        layers = by_layer(given) if record.way == "packed" else {}
+        config = msgspec.convert(given | layers, type=Config, str_keys=True)
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
-    if record.way == "packed" and given.get("is_causal") is False:
-        record = msgspec.structs.replace(record, causal=False)
+    if record.way == "packed":
+        strange = {name: given[name] for name, computed in record.only.items() if given.get(name, computed) != computed}
+        if strange:
+            raise ModelLoadFailedError(f"{path} asks for what is not computed here: {strange}.")
+        decodes = record.may_decode and bool(given.get("is_decoder"))
+        causal = decodes or (record.causal and given.get("is_causal") is not False)
+        record = msgspec.structs.replace(record, causal=causal)
+    if record.behind_padding and isinstance(padding := given.get("pad_token_id"), int):
+        record = msgspec.structs.replace(record, first_position=padding + 1)
     return Architecture(family=record, config=config)
 
 
@@ -365,30 +389,3 @@ def _found(folder: Path, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]
     from sie_bundle.engine.transformers_library import sizes
 
     return FAMILIES[AUTO], sizes(folder)
-
-
-def _by_layer(given: dict[str, Any]) -> dict[str, Any]:
-    """Rotation and window of each layer, from the several ways there are to write them."""
-    layers = int(given.get("num_hidden_layers", 0))
-    kinds = given.get("layer_types") or _kinds(given, layers)
-    head_size = given.get("head_dim") or given.get("hidden_size", 0) // max(1, given.get("num_attention_heads", 1))
-    return {
-        "ropes": ropes(given, kinds, head_size),
-        "windows": [_side(given) if kind == "sliding_attention" else None for kind in kinds],
-    }
-
-
-def _kinds(given: dict[str, Any], layers: int) -> list[str]:
-    """Which layers see a window only, where ``layer_types`` does not say."""
-    if (every := given.get("global_attn_every_n_layers")) is not None:
-        return ["sliding_attention" if layer % every else "full_attention" for layer in range(layers)]
-    windowed = given.get("sliding_window") and given.get("use_sliding_window", given.get("model_type") == "mistral")
-    first = given.get("max_window_layers", 0) if windowed else layers
-    return ["sliding_attention" if layer >= first else "full_attention" for layer in range(layers)]
-
-
-def _side(given: dict[str, Any]) -> int:
-    """How many tokens to one side are seen: ModernBERT counts both sides, a causal window the token itself too."""
-    if "local_attention" in given:
-        return int(given["local_attention"]) // 2
-    return int(given["sliding_window"]) - 1

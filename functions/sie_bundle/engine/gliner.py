@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sie_bundle.engine import family
-from sie_bundle.engine.family import Architecture
+from sie_bundle.engine.family import Architecture, Positive
 from sie_bundle.weights import layout
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -65,12 +65,12 @@ class Config(msgspec.Struct, frozen=True):
     """The encoder it was trained from."""
     encoder_config: dict[str, Any] | None = None
     """The encoder's config.json."""
-    hidden_size: int = 512
+    hidden_size: Positive = 512
     """Of words and labels, the encoder's states projected to it where it is another."""
     span_mode: str = "markerV0"
-    max_width: int = 12
+    max_width: Positive = 12
     """Words of the longest span."""
-    max_len: int = 384
+    max_len: Positive = 384
     """Words of the longest text it was trained on."""
     subtoken_pooling: str = "first"
     ent_token: str = "<<ENT>>"
@@ -103,7 +103,7 @@ EMPTY: Final = (
 def _read(path: Path, stamp: int) -> Config:
     try:
         config = msgspec.json.decode(path.read_bytes(), type=Config)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
     strange = {name: value for name in EMPTY if (value := getattr(config, name))}
     strange |= {name: value for name, known in COMPUTED.items() if (value := getattr(config, name)) not in known}
@@ -137,7 +137,7 @@ def encoder(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
             hint=f"Give it an encoder_config; without one, these are known: {', '.join(NAMED)}.",
         )
     given = {"model_type": "deberta-v2", **given}
-    record = family.FAMILIES.get(given["model_type"])
+    record = family.FAMILIES.get(str(given["model_type"]))
     table = f"{ENCODER}{record.words}.weight" if record else ""
     return {**given, "vocab_size": len(tensors[table])} if table in tensors else given
 

@@ -149,7 +149,7 @@ def _read(folder: Path, scale: float) -> tuple[dict[str, Delta], dict[str, Tenso
         given = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=dict[str, Any])
         config = msgspec.convert(given, Config)
         tensors = load_file(folder / "adapter_model.safetensors")
-    except (OSError, SafetensorError, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (OSError, UnicodeDecodeError, SafetensorError, msgspec.MsgspecError) as error:
         raise ModelLoadFailedError(f"{folder} is no LoRA: {error}.", reason="corrupt") from error
     if refused := [*config.refused(given)]:
         raise ModelLoadFailedError(
@@ -173,6 +173,8 @@ def _read(folder: Path, scale: float) -> tuple[dict[str, Delta], dict[str, Tenso
     for name, up in ups.items():
         if (down := tensors.get(downs[name])) is None:
             raise ModelLoadFailedError(f"{folder} has no tensor {downs[name]}.", reason="corrupt")
+        if down.dim() != 2 or not len(down):
+            raise ModelLoadFailedError(f"{folder} has a tensor {downs[name]} without a rank.", reason="corrupt")
         rank = down.shape[0]  # rank_pattern may give each layer another
         own = config.lora_alpha / (math.sqrt(rank) if config.use_rslora else rank)
         found[name.removeprefix(PREFIX).removesuffix(".lora_B.weight")] = Delta(up, down, scale * own)

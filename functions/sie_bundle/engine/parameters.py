@@ -22,6 +22,8 @@ from sie_bundle.engine.precision import arithmetic
 from sie_sdk.errors import ModelLoadFailedError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+STORED = (*FLOATS, torch.float64)
+"""What a tensor may be stored as: numbers that stand for themselves."""
 
 
 class Parameters:
@@ -58,7 +60,7 @@ class Parameters:
         """A tensor by its whole name, on the device; not copied where it is there in that type.
 
         Raises:
-            ModelLoadFailedError: the checkpoint has none of that name.
+            ModelLoadFailedError: the checkpoint has none of that name, or one of quantised numbers.
         """
         return self._taken(name, dtype)[0]
 
@@ -68,6 +70,11 @@ class Parameters:
             tensor = self._tensors[name]
         except KeyError:
             raise ModelLoadFailedError(f"The checkpoint has no tensor {name}.", reason="corrupt") from None
+        if tensor.dtype not in STORED:
+            raise ModelLoadFailedError(
+                f"The tensor {name} is stored as {str(tensor.dtype).removeprefix('torch.')}, by a scale not read here.",
+                hint="Serve the checkpoint that it was quantised from.",
+            )
         if self.device.type == "cpu" and tensor.dtype is not dtype:
             moved = buffers.empty(tensor.shape, dtype).copy_(tensor)
         else:
@@ -77,11 +84,19 @@ class Parameters:
             self._let_go(name)
         return moved, copied
 
-    def table(self, name: str) -> Tensor:
-        """An embedding table. On a CPU as it is stored, so that only the rows in use are ever read from the file."""
+    def table(self, name: str, rows: int = 1) -> Tensor:
+        """An embedding table. On a CPU as it is stored, so that only the rows in use are ever read from the file.
+
+        Raises:
+            ModelLoadFailedError: there is none of that name, or it has fewer rows, of which a text would ask.
+        """
         stored = self._tensors.get(name)
         as_stored = self.device.type == "cpu" and stored is not None and stored.dtype in FLOATS
-        return self.take(name, stored.dtype if as_stored and stored is not None else self.stream)
+        taken = self.take(name, stored.dtype if as_stored and stored is not None else self.stream)
+        if taken.dim() != 2 or len(taken) < rows:
+            shape = " by ".join(map(str, taken.shape))
+            raise ModelLoadFailedError(f"The tensor {name} is {shape}, and not of {rows} rows.", reason="corrupt")
+        return taken
 
     def norm(self, name: str) -> Norm:
         """The norm layer of that whole name."""
@@ -104,6 +119,8 @@ class Parameters:
         biases = [self.take(f"{name}.bias", kind) for name in names if f"{name}.bias" in self]
         if biases and len(biases) < len(names):
             raise ModelLoadFailedError(f"Of {', '.join(names)} only some have a bias.", reason="corrupt")
+        if any(bias.dim() != 1 for bias in biases):
+            raise _contradicting(names)
         bias = torch.cat(biases) if biases else None
         return lay_out(weight, bias, activation)
 
@@ -111,6 +128,8 @@ class Parameters:
         """The named weights [out, in], one below the other, of which nothing is the file's any more."""
         taken = [self._taken(name, dtype) for name in names]
         weights = [weight for weight, _ in taken]
+        if any(weight.dim() != 2 or weight.shape[1] != weights[0].shape[1] for weight in weights):
+            raise _contradicting(names)
         if len(taken) == 1 and taken[0][1]:
             return weights[0]
         if self.device.type != "cpu":
@@ -170,6 +189,10 @@ class Parameters:
             "lm_head.weight" if "lm_head.weight" in self else f"{self.prefix}{self._architecture.family.words}.weight"
         )
         return linear(self.take(name, self.dtype), self.take(bias, self.dtype) if bias in self else None)
+
+
+def _contradicting(names: Sequence[str]) -> ModelLoadFailedError:
+    return ModelLoadFailedError(f"The shapes of {', '.join(names)} are not those of one layer.", reason="corrupt")
 
 
 def run(head: Sequence[Linear], x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.packing import Packed, moved
 from sie_bundle.engine.parameters import Parameters, run
+from sie_sdk.errors import ModelLoadFailedError
 
 if TYPE_CHECKING:
     from sie_bundle.engine.gliner import Config
@@ -91,6 +92,10 @@ def _lstm(config: Config, parameters: Parameters) -> nn.LSTM | None:
     with torch.device("meta"):
         lstm = nn.LSTM(config.hidden_size, config.hidden_size // 2, layers, bidirectional=True)
     taken = {name: parameters.take(f"{_RNN}{name}", torch.float32) for name, _ in lstm.named_parameters()}
+    if strange := [name for name, own in lstm.named_parameters() if own.shape != taken[name].shape]:
+        raise ModelLoadFailedError(
+            f"{_RNN}{strange[0]} is not of the hidden_size of gliner_config.json, {config.hidden_size}."
+        )
     lstm.load_state_dict(taken, assign=True)
     lstm.flatten_parameters()
     return lstm.eval()

@@ -171,7 +171,7 @@ class Tokenizer:
             if len(ids) > max_length:
                 if overflow == "error":
                     raise _too_long(len(ids), max_length, f"items[{i}].text")
-                ids = ids[: max_length - self._closing] + ids[len(ids) - self._closing :]
+                ids = ids[: max(0, max_length - self._closing)] + ids[len(ids) - self._closing :]
             made.append(row(ids))
         return made
 
@@ -180,29 +180,42 @@ class Tokenizer:
     ) -> list[Row]:
         """One row per document with the query before it; the longer of the two is cut first, token by token.
 
+        The query is tokenized once, however many documents there are.
+
         Raises:
-            InputTooLongError, InvalidInputError: as `rows`; the document's field is named.
+            InputTooLongError: a pair has more tokens and ``overflow`` is "error"; names ``items[i].text``.
+            InvalidInputError: a text is not valid Unicode.
         """
+        frame = self._frame
+        (of_query,) = self._encode([query], special=False, field="query.text")
+        one = np.array(of_query.ids, dtype=np.int64)
         made = []
-        for i, encoding in enumerate(self._encode([(query, document) for document in documents])):
-            ids, sides = np.array(encoding.ids, dtype=np.int64), encoding.sequence_ids
-            if len(ids) > max_length:
-                if overflow == "error":
-                    raise _too_long(len(ids), max_length, f"items[{i}].text")
-                kept = _cut_pair(sides, max_length)
-                ids, types = ids[kept], np.array(encoding.type_ids)[kept]
-            else:
-                types = np.array(encoding.type_ids)
-            second = int(np.argmax(types)) if types.any() else len(ids)
-            made.append(Row(ids, second, len(ids)))
+        for i, encoding in enumerate(self._encode(documents, special=False)):
+            other = np.array(encoding.ids, dtype=np.int64)
+            if (length := frame.length + len(one) + len(other)) > max_length and overflow == "error":
+                raise _too_long(length, max_length, f"items[{i}].text")
+            first, second = _cut_pair(len(one), len(other), max(0, max_length - frame.length))
+            made.append(frame.row(one[:first], other[:second]))
         return made
 
     def framed(
         self, prefix: str, texts: Sequence[str], suffix: str, max_length: int, overflow: Overflow = "truncate_text"
     ) -> list[Row]:
-        """One row per text between two others, which are never cut; errors as `rows`."""
+        """One row per text between two others, which are never cut.
+
+        Raises:
+            InvalidInputError: they leave no room for a text; names ``options.max_seq_length``. And as `rows`.
+        """
         before, after = (self._tokenizer.encode(part, add_special_tokens=False).ids for part in (prefix, suffix))
-        inner = self.rows(texts, max_length - len(before) - len(after), overflow)
+        around = len(before) + len(after)
+        if around >= max_length:
+            raise InvalidInputError(
+                f"Around every text stand {around} tokens, which leaves no room for one in {max_length}.",
+                field="options.max_seq_length",
+                limit=around + 1,
+                hint=f"Give at least {around + 1}.",
+            )
+        inner = self.rows(texts, max_length - around, overflow)
         return [row(np.concatenate([before, own.ids, after]).astype(np.int64)) for own in inner]
 
     def hypotheses(
@@ -229,9 +242,7 @@ class Tokenizer:
             if len(ids) > min(rooms) and overflow == "error":
                 raise _too_long(len(ids) + max_length - min(rooms), max_length, f"items[{i}].text")
             for other, room in zip(others, rooms, strict=True):
-                joined = np.concatenate([frame.before, ids[:room], frame.between, other, frame.after])
-                first = len(frame.before) + min(len(ids), room) + frame.untyped
-                made.append(Row(joined, first if frame.typed else len(joined), len(joined)))
+                made.append(frame.row(ids[:room], other))
         return made
 
     def windows(self, texts: Sequence[str], max_length: int, overlap: int) -> list[Windows]:
@@ -331,18 +342,22 @@ class _Frame(NamedTuple):
     def length(self) -> int:
         return len(self.before) + len(self.between) + len(self.after)
 
+    def row(self, first: Ids, second: Ids) -> Row:
+        """The row of two texts' tokens."""
+        joined = np.concatenate([self.before, first, self.between, second, self.after])
+        begins = len(self.before) + len(first) + self.untyped
+        return Row(joined, begins if self.typed else len(joined), len(joined))
 
-def _cut_pair(sides: list[int | None], max_length: int) -> npt.NDArray[np.int64]:
-    """Which tokens of a pair stay: special ones, and of the two texts so many that the longer loses first."""
-    side = np.array([-1 if s is None else s for s in sides])
-    lengths = [int((side == 0).sum()), int((side == 1).sum())]
-    room = max(0, max_length - int((side == -1).sum()))
-    short, long = (0, 1) if lengths[0] <= lengths[1] else (1, 0)
-    lengths[long] = max(lengths[short], room - lengths[short]) if lengths[short] <= room else lengths[short]
-    if sum(lengths) > room:
-        lengths[short], lengths[long] = room // 2, room - room // 2
-    kept = [np.flatnonzero(side == -1), *(np.flatnonzero(side == s)[: lengths[s]] for s in (0, 1))]
-    return np.sort(np.concatenate(kept))
+
+def _cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two texts of so many stay where there is room for some: the longer loses first."""
+    if first + second <= room:
+        return first, second
+    short, long = sorted((first, second))
+    long = max(short, room - short)
+    if short + long > room:
+        short, long = room // 2, room - room // 2
+    return (short, long) if first <= second else (long, short)
 
 
 def _too_long(length: int, max_length: int, field: str) -> InputTooLongError:

@@ -303,7 +303,7 @@ def _read(checkpoint: Checkpoint) -> Any:
             whole, report = kind.from_pretrained(
                 None if source else folder, **source, **wanted, dtype=torch.float32, output_loading_info=True
             )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as failure:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AssertionError, SafetensorError) as failure:
         raise ModelLoadFailedError(f"transformers cannot load {folder}: {failure}.", reason="corrupt") from failure
     body = whole.get_encoder() if whole.config.is_encoder_decoder else whole
     used = {id(parameter) for parameter in body.parameters()}

@@ -6,7 +6,9 @@ Owns what requests may ask for and the limits. The way around it is ``operation`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from sie_bundle.engine.gliner import TOKEN_LEVEL
@@ -16,6 +18,7 @@ from sie_bundle.operations import classification, entailment, spans
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
+from sie_bundle.operations.prompts import check_repeated
 from sie_config.model import runtime_options
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Extract
@@ -103,7 +106,7 @@ def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extr
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         return _reply(spec, request, extracted(computed), timing, usage)
 
-    return Plan(rows, ["token_logits"], finish)
+    return Plan(rows, ["token_logits"], finish, item=_item_of([len(own.rows) for own in windows]))
 
 
 def _classes(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
@@ -139,6 +142,7 @@ def _entailment(model: Model, spec: ModelSpec, request: ExtractRequest, task: Ex
     template = options.text("hypothesis_template", task.hypothesis)
     if entailment.PLACE not in template:
         raise options.wrong("hypothesis_template", "a sentence with {} where the label goes")
+    check_repeated(len(template) * len(labels), len(labels), options.field("hypothesis_template"))
     multi_label = options.flag("multi_label", task.multi_label)
     threshold, top_k = options.number("threshold", 0.0, 0.0, 1.0), options.count("top_k", len(labels), len(labels))
     rows = model.tokenizer.hypotheses(
@@ -156,7 +160,7 @@ def _entailment(model: Model, spec: ModelSpec, request: ExtractRequest, task: Ex
         found = [classification.ranked(labels, own, threshold=threshold, top_k=top_k) for own in scores]
         return _reply(spec, request, [Extracted(classifications=own) for own in found], timing, usage)
 
-    return Plan(rows, ["logits"], finish)
+    return Plan(rows, ["logits"], finish, item=lambda row: f"items[{row // len(labels)}]")
 
 
 def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
@@ -177,24 +181,17 @@ def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         outputs = cast("Sequence[Floats]", computed["spans"]) if rows else []
-        made, at = [], 0
+        made, at, count = [], 0, 0
         for text, own in zip(texts, read, strict=True):
             part, at = outputs[at : at + len(own.rows)], at + len(own.rows)
-            found = spans.entities(
-                text,
-                own,
-                part,
-                labels,
-                token_level=token_level,
-                threshold=threshold,
-                flat=flat,
-                multi_label=multi_label,
-            )
-            made.append(Extracted(entities=found))
+            found = spans.candidates(own.bounds, part, threshold, token_level=token_level, already=count)
+            count += len(found.score)
+            made.append(Extracted(spans.entities(text, own, found, labels, flat=flat, multi_label=multi_label)))
         return _reply(spec, request, made, timing, usage)
 
     # Where nearly everything is a candidate, choosing takes longer than the forward pass.
-    return Plan(rows, ["spans"], finish, long=threshold < LOW_THRESHOLD or scores > INLINE_SCORES)
+    long = threshold < LOW_THRESHOLD or scores > INLINE_SCORES
+    return Plan(rows, ["spans"], finish, long, item=_item_of([len(own.rows) for own in read]))
 
 
 def _check_scores(scores: int) -> None:
@@ -222,6 +219,12 @@ def _known(asked: Sequence[str], labels: Sequence[str], spec: ModelSpec) -> Sequ
                 hint=f"Its labels: {', '.join(labels)}.",
             )
     return asked
+
+
+def _item_of(counts: Sequence[int]) -> Callable[[int], str]:
+    """`Plan.item` where item ``i`` has ``counts[i]`` rows."""
+    ends = list(accumulate(counts))
+    return lambda row: f"items[{bisect_right(ends, row)}]"
 
 
 def _check_windows(counts: Sequence[int]) -> None:

@@ -23,6 +23,7 @@ from sie_bundle.resolved import spec_of
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.profile import LORA, lora_of, options_of
 from sie_config.registry import Registry
+from sie_sdk.errors import InferenceError
 from sie_sdk.types import Priority, Timing, Usage
 from sie_sdk.wire import Request as AnyRequest
 
@@ -49,6 +50,8 @@ class Plan(NamedTuple):
     """(outputs by head, one per row; timing so far; usage) to the reply body."""
     long: bool = False
     """Whether finishing takes longer than its size suggests."""
+    item: Callable[[int], str] = "items[{}]".format
+    """What errors call a row, by its number."""
 
 
 class Planner(Protocol[Request]):
@@ -112,7 +115,12 @@ class Operation(Generic[Parsed]):
         if not plan.rows:  # MaxSim over vectors that all came with the request
             return Forwarded({}, now := time.monotonic(), now, now)
         bulk = work.priority == "bulk"
-        return await self._executor.forward(model, plan.rows, plan.heads, deadline=work.deadline, bulk=bulk)
+        try:
+            return await self._executor.forward(model, plan.rows, plan.heads, deadline=work.deadline, bulk=bulk)
+        except InferenceError as error:
+            if (row := error.details.pop("row", None)) is not None:
+                error.field = plan.item(row)
+            raise
 
     async def _aside(self, work: Work, small: bool, run: Callable[[], T]) -> T:
         if small:

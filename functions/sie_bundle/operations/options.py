@@ -42,14 +42,14 @@ class Options:
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
         """A number from ``low`` to ``high``."""
-        value = self._typed(name, (int, float), default, f"a number from {low:g} to {high:g}")
+        value = self._typed(name, (int, float), default, f"a number from {low:g} to {high:g}", high)
         if isinstance(value, bool) or not low <= value <= high:
-            raise self.wrong(name, f"a number from {low:g} to {high:g}")
+            raise self.wrong(name, f"a number from {low:g} to {high:g}", limit=high)
         return float(value)
 
     def count(self, name: str, default: int, high: int) -> int:
         """A whole number from 1 to ``high``."""
-        value = self._typed(name, int, default, f"a whole number from 1 to {high}")
+        value = self._typed(name, int, default, f"a whole number from 1 to {high}", high)
         if isinstance(value, bool) or not 1 <= value <= high:
             raise self.wrong(name, f"a whole number from 1 to {high}", limit=high)
         return value
@@ -83,10 +83,12 @@ class Options:
             hint=f"Give {wanted}.",
         )
 
-    def _typed(self, name: str, kind: type[T] | tuple[type[T], ...], default: T, wanted: str) -> T:
+    def _typed(
+        self, name: str, kind: type[T] | tuple[type[T], ...], default: T, wanted: str, limit: float | None = None
+    ) -> T:
         value = self._given.get(name)
         if value is None:
             return default
         if not isinstance(value, kind):
-            raise self.wrong(name, wanted)
+            raise self.wrong(name, wanted, limit=limit)
         return value

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from sie_bundle.operations.options import Options
 from sie_config.model import template
 from sie_config.model.tasks import Dense, Tasks
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InputTooLongError, InvalidInputError
+
+MAX_REPEATED = 1 << 24
+"""Characters that are put beside the texts of one request: half a gigabyte while they are tokenized."""
 
 
 def prompted(
@@ -24,6 +27,7 @@ def prompted(
 
     Raises:
         InvalidInputError: a template without ``{text}`` or with unknown places; a default instruction without a place.
+        InputTooLongError: see `check_repeated`.
     """
     task = tasks.dense or Dense(dim=1)
     query = _template(options, "query_template", task.query_template)
@@ -37,10 +41,31 @@ def prompted(
         )
     if chosen := query if is_query else document:
         place = default if instruction is None else instruction
+        more = len(chosen) + chosen.count("{instruction}") * len(place)
+        again = (chosen.count("{text}") - 1) * sum(map(len, texts))
+        check_repeated(
+            more * len(texts) + again, len(texts), options.field("query_template" if is_query else "doc_template")
+        )
         return [template.filled(chosen, text=text, instruction=place) for text in texts]
     if instruction is None:
         instruction = task.query_prompt if is_query else task.document_prompt
+    check_repeated(len(instruction) * len(texts), len(texts), "params.instruction")
     return [instruction + text for text in texts]
+
+
+def check_repeated(characters: int, texts: int, field: str) -> None:
+    """Whether what stands beside each of some texts is not too much in all; ``field``: what it came in.
+
+    Raises:
+        InputTooLongError: a small request would become gigabytes.
+    """
+    if characters > MAX_REPEATED:
+        raise InputTooLongError(
+            f"What stands beside each of {texts} texts is {characters} characters in all.",
+            field=field,
+            limit=MAX_REPEATED // texts,
+            hint="Shorten it, or send fewer texts at once.",
+        )
 
 
 def _template(options: Options, name: str, default: str) -> str:

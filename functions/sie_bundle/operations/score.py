@@ -15,12 +15,13 @@ from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
+from sie_bundle.operations.prompts import check_repeated
 from sie_bundle.operations.tokens import kept
 from sie_config.model import runtime_options, template
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Multivector
 from sie_sdk import replies, wire
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InvalidInputError, ModelLoadFailedError
 from sie_sdk.scoring import maxsim
 from sie_sdk.types import Item, ScoreRequest, Timing, Usage
 
@@ -40,7 +41,8 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
 
     Raises:
         InvalidInputError: the model does not score, an option it does not have, vectors of another size.
-        InputTooLongError: a pair over the limit with ``overflow_policy="error"``.
+        InputTooLongError: a pair over the limit with ``overflow_policy="error"``; see `check_repeated`.
+        ModelLoadFailedError: the model computes more than a score; when the plan is finished.
     """
     options = Options(request.options, runtime_options.SCORE, "options")
     if (task := spec.tasks.score) is None:
@@ -57,6 +59,8 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
         head = "logits"
     else:
         instruction = request.instruction or options.text("instruction", task.instruction)
+        of_each = max((query, "query.text"), (instruction, "instruction"), key=lambda told: len(told[0]))
+        check_repeated((len(query) + len(instruction)) * len(documents), len(documents), of_each[1])
         texts = [
             template.filled(task.template, instruction=instruction, query=query, document=document)
             for document in documents
@@ -67,6 +71,11 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         logits = cast("Floats", computed[head])
+        if logits.shape[1] > 2:
+            raise ModelLoadFailedError(
+                f"{spec.id} computes {logits.shape[1]} numbers for a pair, none of which is its score.",
+                hint="Leave tasks.score out of its spec; a model of natural language inference extracts.",
+            )
         # Two logits are "not relevant" and "relevant": their difference is the one logit.
         scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
         return _reply(spec.id, request, _activated(scores, activation), timing, usage)
@@ -94,7 +103,7 @@ def _maxsim(model: Model, spec: ModelSpec, request: ScoreRequest, options: Optio
         query, *items = cast("list[Floats]", vectors)
         return _reply(spec.id, request, maxsim(query, items), timing, usage)
 
-    return Plan(rows, ["multivector"], finish)
+    return Plan(rows, ["multivector"], finish, item=lambda row: _name(texts[row]))
 
 
 def _given(number: int, item: Item, dim: int) -> Floats | None:
@@ -105,11 +114,16 @@ def _given(number: int, item: Item, dim: int) -> Floats | None:
     if vectors.ndim != 2 or vectors.shape[1] != dim or not len(vectors) or not np.isfinite(vectors).all():
         raise InvalidInputError(
             f"The vectors have the shape {list(vectors.shape)}, or are not finite.",
-            field="query.multivector" if number == 0 else f"items[{number - 1}].multivector",
+            field=f"{_name(number)}.multivector",
             limit=dim,
             hint=f"Send a float array [tokens, {dim}] with at least one token.",
         )
     return vectors
+
+
+def _name(number: int) -> str:
+    """What errors call the query or an item; the query is number 0."""
+    return f"items[{number - 1}]" if number else "query"
 
 
 def _texts_only(request: ScoreRequest) -> None:
@@ -117,7 +131,7 @@ def _texts_only(request: ScoreRequest) -> None:
         if item.text is None:
             raise InvalidInputError(
                 "This model scores texts.",
-                field="query.text" if number == 0 else f"items[{number - 1}].text",
+                field=f"{_name(number)}.text",
                 hint="Send a text; only multivector models score vectors.",
             )
 

@@ -6,7 +6,7 @@ Owns the joining of rows, what is a candidate, and which of several that overlap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,9 +16,14 @@ import numpy.typing as npt
 from sie_bundle.engine.label_tokenizer import Labelled
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.operations.classification import sigmoid
+from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Entity
 
 Numbers = npt.NDArray[np.int64]
+
+MAX_CANDIDATES = 1 << 20
+"""Of one request: some 150 MB, and four seconds until those that stay are chosen. Where every word may begin and end an
+entity, they grow with the square of a text."""
 
 
 class Candidates(NamedTuple):
@@ -31,29 +36,53 @@ class Candidates(NamedTuple):
     score: Floats
 
 
-def entities(
-    text: str,
-    read: Labelled,
+_NO_NUMBERS = np.empty(0, dtype=np.int64)
+_NONE = Candidates(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.empty(0, dtype=np.float32))
+
+
+def candidates(
+    bounds: Sequence[tuple[int, int]],
     outputs: Sequence[Floats],
-    labels: Sequence[str],
+    threshold: float,
     *,
     token_level: bool,
-    threshold: float,
-    flat: bool,
-    multi_label: bool,
+    already: int = 0,
+) -> Candidates:
+    """What reaches the threshold in a text.
+
+    Args:
+        bounds: which words each of the text's rows reads.
+        outputs: of `span_head.spans`, one for each row.
+        token_level: which of the two kinds they are.
+        already: candidates of other texts of the request.
+
+    Raises:
+        InvalidInputError: these and the others are more than `MAX_CANDIDATES`.
+    """
+    parts, count = [_NONE], already
+    for part in (of_words if token_level else of_spans)(bounds, outputs, threshold) if outputs else ():
+        parts.append(part)
+        count += len(part.score)
+        if count > MAX_CANDIDATES:
+            raise InvalidInputError(
+                f"More spans reach a threshold of {threshold:g} than can be chosen from.",
+                field="params.options.threshold",
+                limit=MAX_CANDIDATES,
+                hint="Ask for a higher one, or send fewer or shorter texts, or fewer labels, at once.",
+            )
+    return Candidates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def entities(
+    text: str, read: Labelled, found: Candidates, labels: Sequence[str], *, flat: bool, multi_label: bool
 ) -> list[Entity]:
     """A text's entities, by where they begin.
 
     Args:
-        outputs: of `span_head.spans`, one for each of the text's rows.
-        token_level: which of the two kinds they are.
-        threshold: candidates below are left out.
+        found: its `candidates`.
         flat: none lies over another; else one may lie inside another.
         multi_label: the same span may have several labels.
     """
-    if not outputs:
-        return []
-    found = (of_words if token_level else of_spans)(read.bounds, outputs, threshold)
     kept = chosen(found, len(read.words), flat=flat, multi_label=multi_label)
     made = []
     for number in sorted(kept, key=lambda number: int(found.first[number])):
@@ -68,13 +97,12 @@ def seams(bounds: Sequence[tuple[int, int]]) -> list[float]:
     return [float("-inf"), *between, float("inf")]
 
 
-def of_spans(bounds: Sequence[tuple[int, int]], outputs: Sequence[Floats], threshold: float) -> Candidates:
-    """The spans whose score reaches the threshold, each from the row in which it has more of its neighbours.
+def of_spans(bounds: Sequence[tuple[int, int]], outputs: Sequence[Floats], threshold: float) -> Iterator[Candidates]:
+    """The spans whose score reaches the threshold, row by row, each from that in which it has more of its neighbours.
 
     Args:
         outputs: for each row, logits [words, width, labels].
     """
-    parts = []
     cuts = seams(bounds)
     for (start, stop), logits, low, high in zip(bounds, outputs, cuts, cuts[1:], strict=False):
         scores = sigmoid(logits)
@@ -82,11 +110,10 @@ def of_spans(bounds: Sequence[tuple[int, int]], outputs: Sequence[Floats], thres
         middle = start + first + width / 2
         own = (first + width < stop - start) & (low <= middle) & (middle < high)
         first, width, label = first[own], width[own], label[own]
-        parts.append(Candidates(start + first, start + first + width, label, scores[first, width, label]))
-    return _together(parts)
+        yield Candidates(start + first, start + first + width, label, scores[first, width, label])
 
 
-def of_words(bounds: Sequence[tuple[int, int]], outputs: Sequence[Floats], threshold: float) -> Candidates:
+def of_words(bounds: Sequence[tuple[int, int]], outputs: Sequence[Floats], threshold: float) -> Iterator[Candidates]:
     """The spans whose first, last and inner words all reach the threshold, with the lowest of these scores.
 
     Args:
@@ -95,8 +122,6 @@ def of_words(bounds: Sequence[tuple[int, int]], outputs: Sequence[Floats], thres
     cuts = [0, *(int(cut) for cut in seams(bounds)[1:-1]), bounds[-1][1]]
     rows = zip(outputs, bounds, cuts, cuts[1:], strict=False)
     scores = sigmoid(np.concatenate([own[low - start : high - start] for own, (start, _), low, high in rows]))
-    none = np.empty(0, dtype=np.int64)
-    parts = [Candidates(none, none, none, np.empty(0, dtype=np.float32))]
     for label in range(scores.shape[1]):
         begins, ends, inside = scores[:, label].T
         within = inside >= threshold
@@ -106,17 +131,7 @@ def of_words(bounds: Sequence[tuple[int, int]], outputs: Sequence[Floats], thres
                 last = first + np.flatnonzero(ends[first:high] >= threshold)
                 lowest = np.minimum.accumulate(inside[first:high])[last - first]
                 score = np.minimum(np.minimum(lowest, ends[last]), begins[first])
-                parts.append(Candidates(np.full(len(last), first), last, np.full(len(last), label), score))
-    return _together(parts)
-
-
-def _together(parts: Sequence[Candidates]) -> Candidates:
-    return Candidates(
-        np.concatenate([each.first for each in parts]),
-        np.concatenate([each.last for each in parts]),
-        np.concatenate([each.label for each in parts]),
-        np.concatenate([each.score for each in parts]),
-    )
+                yield Candidates(np.full(len(last), first), last, np.full(len(last), label), score)
 
 
 def chosen(found: Candidates, words: int, *, flat: bool, multi_label: bool) -> list[int]:

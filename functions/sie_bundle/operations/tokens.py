@@ -44,8 +44,8 @@ def kept(
 
 @lru_cache(maxsize=64)
 def punctuation(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """[vocabulary]: whether a token is one of ASCII's punctuation characters and nothing else."""
-    table = np.zeros(tokenizer.vocabulary, dtype=np.bool_)
+    """By id, of which a vocabulary need not use all: whether a token is one of ASCII's punctuation characters alone."""
+    table = np.zeros(len(tokenizer.token_lengths), dtype=np.bool_)
     for token, number in tokenizer.tokens().items():
         table[number] = token in string.punctuation and len(token) == 1
     return table

@@ -45,7 +45,7 @@ def _parts(index: Path) -> list[str]:
     """What the index names; nothing if it is unreadable or names what is no safetensors file of its folder."""
     try:
         names = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return []
     return sorted(names) if all(name == Path(name).name and name.endswith(".safetensors") for name in names) else []
 
