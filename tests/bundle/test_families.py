@@ -214,3 +214,10 @@ def test_a_config_that_asks_for_what_is_not_computed_is_refused(
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ModelLoadFailedError, match=name):
         Checkpoint(spec, tmp_path)
+
+
+def test_null_in_a_config_asks_for_nothing(tmp_path: Path) -> None:
+    spec = load("nomic-bert", tmp_path).spec
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_rms_norm": None}))
+    Checkpoint(spec, tmp_path)

@@ -371,8 +371,9 @@ def described(record: Family, given: dict[str, Any], path: Path) -> Architecture
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
     if record.way == "packed":
-        strange = {name: given[name] for name, computed in record.only.items() if given.get(name, computed) != computed}
-        if strange:
+        # null, which publishers write, is what is said by leaving it out.
+        said = {name: given[name] for name in record.only if given.get(name) is not None}
+        if strange := {name: value for name, value in said.items() if value != record.only[name]}:
             raise ModelLoadFailedError(f"{path} asks for what is not computed here: {strange}.")
         decodes = record.may_decode and bool(given.get("is_decoder"))
         causal = decodes or (record.causal and given.get("is_causal") is not False)
