@@ -8,7 +8,6 @@ comes back from them.
 
 from __future__ import annotations
 
-import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from sie_bundle.engine import buffers, family, gliner, label_tokenizer
+from sie_bundle.engine.failure import is_out_of_memory
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.lora import Merged
 from sie_bundle.engine.tokenization import Tokenizer
@@ -48,8 +48,11 @@ class Tensors(Mapping[str, Tensor]):
                     self._open.update({prefix + tensor: (opened, tensor) for tensor in opened.keys()})  # noqa: SIM118
                 else:
                     loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=_can_be_mapped(path))
-                    self._read.update({prefix + tensor: value for tensor, value in loaded.items()})
-            except (OSError, SafetensorError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+                    tensors = {name: value for name, value in loaded.items() if isinstance(value, Tensor)}
+                    self._read.update({prefix + tensor: value for tensor, value in tensors.items()})
+            except Exception as error:  # whatever torch's reader trips over in a damaged file
+                if is_out_of_memory(error):
+                    raise
                 said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
                 raise ModelLoadFailedError(
                     f"{path} cannot be read: {said}.", hint="Delete the file and fetch it again.", reason="corrupt"
