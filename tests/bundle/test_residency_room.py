@@ -217,3 +217,25 @@ async def test_a_load_that_runs_out_of_memory_lets_others_go_and_tries_again(
     with pytest.raises(OutOfMemoryError):
         monkeypatch.setattr(Loader, "_made", lambda *_: (_ for _ in ()).throw(MemoryError()))
         await models.model(a)
+
+
+async def test_a_checkpoint_that_host_memory_cannot_hold_drives_no_other_out(
+    tiny_folder: Path,
+    tmp_path: Path,
+    loads: Loads,
+    clock: Clock,
+    size: int,
+    made: Made,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (small,) = specs(tiny_folder, 1)
+    monkeypatch.setattr(tiny_model, "INTERMEDIATE", 1024)
+    large = tiny_model.spec(tiny_model.make(tmp_path / "large"), "test/large")
+    models = residency(tmp_path, loads, clock, max_bytes=10 * size, host_bytes=2 * size)
+    await models.model(small)
+    await models.model(large)
+    await eventually(lambda: not models._keeping)
+    while models.relieve():
+        pass
+    await models.model(small)
+    assert made.from_disk == [small.id, large.id]
