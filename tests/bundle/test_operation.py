@@ -18,7 +18,7 @@ from sie_broker.records import Work
 from sie_bundle.engine.executor import Executor, Forwarded, Model
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations import encode
-from sie_bundle.operations.operation import Operation
+from sie_bundle.operations.operation import Operation, Plan
 from sie_bundle.residency.residency import Residency
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Tasks
@@ -139,3 +139,25 @@ async def test_interactive_texts_do_not_wait_for_bulk_ones(tiny_folder: Path, tm
     executor.close()
     for pool in threads.values():
         pool.shutdown()
+
+
+@pytest.mark.parametrize("text", ["hello", "hello " * 1000], ids=["inline", "aside"])
+async def test_a_panic_while_a_text_is_read_fails_its_request_alone(
+    tiny_folder: Path, tmp_path: Path, text: str
+) -> None:
+    class Panic(BaseException):
+        """What a library in Rust raises."""
+
+    def plan(*_: object) -> Plan:
+        raise Panic("no entry found for key")
+
+    spec, executor, threads = tiny_model.spec(tiny_folder), Executor(), ThreadPoolExecutor(1)
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+    operation = Operation(
+        encode.parse, plan, Registry([spec]), residency, executor, {"interactive": threads, "bulk": threads}
+    )
+    body = wire.request_body(EncodeRequest([Item(text=text)]))
+    with pytest.raises(RuntimeError, match="Panic: no entry found for key"):
+        await operation(Work("1", "encode", lane_of(spec), spec.id, body, time.time()))
+    executor.close()
+    threads.shutdown()
