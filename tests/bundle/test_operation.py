@@ -20,6 +20,7 @@ from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations import encode
 from sie_bundle.operations.operation import Operation, Plan
 from sie_bundle.residency.residency import Residency
+from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Tasks
 from sie_config.registry import Registry, lane_of
@@ -148,7 +149,7 @@ async def test_a_panic_while_a_text_is_read_fails_its_request_alone(
     class Panic(BaseException):
         """What a library in Rust raises."""
 
-    def plan(*_: object) -> Plan:
+    def plan(model: object, spec: ModelSpec, request: EncodeRequest) -> Plan:
         raise Panic("no entry found for key")
 
     spec, executor, threads = tiny_model.spec(tiny_folder), Executor(), ThreadPoolExecutor(1)
