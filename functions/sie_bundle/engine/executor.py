@@ -180,15 +180,16 @@ class Executor:
             self._wake()
         return await answer
 
-    def close(self) -> None:
-        """Refuse new work, finish what is queued and end the threads. Blocks until then."""
+    def close(self, within_s: float = threading.TIMEOUT_MAX) -> None:
+        """Refuse new work, finish what is queued and end the threads. Blocks until then, so many seconds at most."""
+        until = time.monotonic() + within_s
         with self._lock:
             self._closing = True
             while self._idle:
                 self._wake()
             self._gathering.close()
         for stream in self._streams:
-            stream.join()
+            stream.join(max(0.0, until - time.monotonic()))
 
     def _run(self, leads: bool) -> None:
         """One stream, until the end. The one that ``leads`` takes whatever comes while all are idle (``cores``)."""
