@@ -11,13 +11,16 @@ from typing import TypeGuard, TypeVar
 
 T = TypeVar("T")
 
+SHORT = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+"""What torch's CPU allocator says, and CUDA and its libraries where it is not torch that asks them for memory."""
+
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether an exception, of torch, Python or the system, says that memory ran out."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+        or (isinstance(error, RuntimeError) and any(said in str(error) for said in SHORT))
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     )
 
