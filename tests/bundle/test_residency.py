@@ -241,12 +241,12 @@ async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
     spec = msgspec.structs.replace(tiny_model.spec(good), sources=(local, hub))
     kept = tmp_path / "cache/weights/test--tiny" / revision
     shutil.copytree(good, kept)
-    for name in ("model.safetensors", "tokenizer.json"):
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
         (kept / name).write_bytes(b"torn")
         models = residency(tmp_path, loads, clock)
         await models.model(spec)
         assert (kept / name).read_bytes() == (good / name).read_bytes()
-    assert fetches == [False, False], "not from Hugging Face's cache, which may be what is damaged"
+    assert fetches == [False] * 3, "not from Hugging Face's cache, which may be what is damaged"
     (kept / "model.safetensors").write_bytes(b"torn")
     (good / "model.safetensors").write_bytes(b"torn too")
     models = residency(tmp_path, loads, clock)
@@ -255,7 +255,7 @@ async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
             await models.model(spec)
         assert caught.value.details["reason"] == "corrupt"
         clock.now += 60
-    assert len(fetches) == 3, "a source that gives damaged files is not asked for them every minute"
+    assert len(fetches) == 4, "a source that gives damaged files is not asked for them every minute"
 
 
 @pytest.mark.parametrize("raised", [OutOfMemoryError("none"), ModelLoadFailedError("torn")], ids=["memory", "torn"])
