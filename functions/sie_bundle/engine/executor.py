@@ -178,7 +178,10 @@ class Executor:
             self.waiting_tokens += sum(request.lengths)
             self._gathering.tell(len(self._queue))
             self._wake()
-        return await answer
+        try:
+            return await answer
+        finally:
+            del answer, request  # an error holds on to this frame, and so to the model, which must not be for long
 
     def close(self, within_s: float = threading.TIMEOUT_MAX) -> None:
         """Refuse new work, finish what is queued and end the threads. Blocks until then, so many seconds at most."""
@@ -311,8 +314,7 @@ class Executor:
 
     def _recover(self, batch: list[Slice], error: Exception) -> None:
         """Out of memory: free some, then halve the batch. Any other failure: each request alone."""
-        batch = [part for part in batch if not part.entry.gone()]
-        if not batch:
+        if not (batch := [part for part in batch if not part.entry.gone()]):
             return None
         if exhausted := is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # they hold what the failed pass had computed
