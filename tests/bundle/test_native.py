@@ -40,6 +40,12 @@ def test_several_that_make_it_at_once_leave_one_whole_library(tmp_path: Path) ->
     assert [*tmp_path.iterdir()] == [*made]
 
 
+def test_an_empty_file_that_a_loss_of_power_left_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / native._name(OF)).touch()
+    assert native.library(OF, tmp_path) is not None
+    assert native.made(OF, tmp_path).stat().st_size > 0
+
+
 def test_what_an_image_has_beside_the_sources_is_taken_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

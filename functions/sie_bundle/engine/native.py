@@ -112,7 +112,7 @@ def made(of: str, folder: Path) -> Path:
     Raises:
         OSError: there is no compiler, it fails, or the folder cannot be written.
     """
-    if (path := folder / _name(of)).exists():
+    if (path := folder / _name(of)).exists() and path.stat().st_size:
         return path
     compiler = shlex.split(os.environ.get("CXX", "")) or [*filter(None, map(shutil.which, COMPILERS))][:1]
     if not compiler:
