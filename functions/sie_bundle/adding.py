@@ -81,7 +81,10 @@ def add(
 
 
 def _found(model: str, revision: str | None, name: str | None) -> Found:
-    path = Path(model).expanduser()
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError:  # nobody here is called so
+        path = Path(model)
     if path.is_dir() or model.startswith(PATHS):
         return _here(path, revision, name)
     from sie_bundle.weights import repository

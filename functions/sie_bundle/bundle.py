@@ -54,6 +54,10 @@ BATCH_TOKENS, GPU_BATCH_TOKENS = 512, 32_768
 """The most tokens of a batch on a CPU, and on a GPU."""
 
 
+LEAVE_S = 5.0
+"""So long a drained worker waits for passes whose callers have all left; one that hangs must not keep it from going."""
+
+
 FAILED, MESSAGE = 16, 300
 """Load failures that a heartbeat tells at most, and characters of each: of its first line, for callers to read."""
 
@@ -187,7 +191,7 @@ class Bundle:
         await self._duties.end()
         await end(*self._holding)
         await self.presence.goodbye()
-        await asyncio.to_thread(self.executor.close)
+        await asyncio.to_thread(self.executor.close, LEAVE_S)
         self.residency.close()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)

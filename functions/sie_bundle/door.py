@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import clock
+from sie_broker.ending import end
 from sie_broker.events import binding, event_format, exchange
 from sie_broker.http_body import read_body
 from sie_broker.records import Reply, Work
@@ -77,10 +78,10 @@ class Door:
         return await self._infer(request, event)
 
     async def _session(self, request: Request, event: CloudEvent) -> CloudEvent:
-        end = event_format.instant("holduntil", exchange.extension(event, "holduntil")).timestamp()
+        until = event_format.instant("holduntil", exchange.extension(event, "holduntil")).timestamp()
         gone = asyncio.create_task(_disconnected(request))
         drained = asyncio.create_task(self.draining.wait())
-        await asyncio.wait({gone, drained}, timeout=end - clock.now(), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({gone, drained}, timeout=until - clock.now(), return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
         drained.cancel()
         state = self._presence.now()
@@ -106,7 +107,7 @@ class Door:
         own_id, headers = event.get_id(), dict[str, str]()
         work = Work(own_id, asked.operation, lane_of(spec), spec.id, body, now, deadline=expiry)
         try:
-            reply = Reply(id=own_id, data=await self._run(work), cause=own_id)
+            reply = Reply(id=own_id, data=await self._computed(request, work), cause=own_id)
         except SIEError as error:
             reply = Reply(id=own_id, data=refusals.error_body(error), status=error.status, cause=own_id)
             headers = _error_headers(error)
@@ -114,6 +115,21 @@ class Door:
         traceparent = exchange.extension(event, "traceparent") or None
         result = exchange.result(reply, media, self._source, clock.now(), traceparent)
         return _answered(request, result, exchange.http_status(reply.status), headers)
+
+    async def _computed(self, request: Request, work: Work) -> bytes:
+        """What comes of the work; given up when its sender hangs up, who sends it again if it is wanted.
+
+        Raises:
+            SIEError: what the sender should know.
+        """
+        computing, gone = asyncio.ensure_future(self._run(work)), asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({computing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not computing.done():
+                raise UnavailableError("The sender has hung up.")
+            return computing.result()
+        finally:
+            await end(computing, gone)
 
     @property
     def _source(self) -> str:

@@ -55,7 +55,7 @@ class Isolation:
                 return False
         finally:
             self.sparing -= 1
-            self.move()
+            self.settle()
         log.warning("work %s was lost with others %d times and is queued anew", delivery.work.id, delivery.attempt - 1)
         return True
 
@@ -69,6 +69,11 @@ class Isolation:
     def free(self) -> bool:
         """Whether work that is no suspect may begin."""
         return self.hung or (not self.suspects and not self.sparing)
+
+    def settle(self) -> None:
+        """One that others wait for has ended, and with the last of them what hung."""
+        self.hung = self.hung and bool(self.suspects or self.sparing)
+        self.move()
 
     def move(self) -> None:
         """Something ended: let everybody look again whether it is their turn."""
@@ -153,8 +158,7 @@ class _Suspect:
 
     def _leave(self) -> None:
         self._isolation.suspects.remove(self)
-        self._isolation.hung = self._isolation.hung and bool(self._isolation.suspects)
-        self._isolation.move()
+        self._isolation.settle()
 
 
 async def is_marked(marks: Bucket, work_id: str) -> bool:

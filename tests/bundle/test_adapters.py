@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,17 @@ async def test_the_example_is_installed_loaded_and_answers_an_encode_request(ins
 def test_what_an_adapter_refuses_reaches_the_caller(installed: None, folder: Path) -> None:
     with pytest.raises(ModelLoadFailedError, match="computes 16 dense dimensions"):
         load(Checkpoint(spec_of(folder, dim=8), folder))
+
+
+@pytest.mark.parametrize("name", [*Model.__annotations__, "forward"])
+def test_a_model_that_lacks_what_is_asked_of_one_is_refused_when_it_is_loaded(
+    tiny: EncoderModel, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    has = {each: getattr(tiny, each) for each in (*Model.__annotations__, "forward") if each != name}
+    entry = SimpleNamespace(load=lambda: lambda *_: SimpleNamespace(**has))
+    monkeypatch.setattr("sie_bundle.engine.model.entry_points", lambda **_: [entry])
+    with pytest.raises(ModelLoadFailedError, match=f"made of test/static has no {name}"):
+        load(Checkpoint(spec_of(folder), folder))
 
 
 def test_without_its_adapter_a_family_is_unknown(folder: Path) -> None:

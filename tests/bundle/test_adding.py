@@ -149,6 +149,11 @@ def test_a_folder_of_hugging_faces_cache_is_a_repository_at_a_commit(tmp_path: P
     assert spec.sources[-1] == HubSource(repo="acme/tiny", revision=COMMIT)
 
 
+def test_a_folder_of_nobody_here_is_no_folder() -> None:
+    done = sie("models", "add", "~nosuchuser/x", "--dry-run")
+    assert done.exit_code == 2 and "~nosuchuser/x" in done.stderr and "Traceback" not in done.output, done.output
+
+
 def test_a_name_that_is_no_model_id_is_refused(tmp_path: Path) -> None:
     done = sie("models", "add", str(made(tmp_path / "x")), "--id", "a b", "--dry-run")
     assert done.exit_code == 2 and "id" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
@@ -42,6 +43,30 @@ async def bundle(tiny_folder: Path, tmp_path: Path) -> AsyncIterator[Bundle]:
 
 async def test_pinned_models_of_its_lane_are_loaded_at_the_start_and_announced(bundle: Bundle) -> None:
     await eventually(lambda: bundle.presence.now().models == (PINNED,))
+
+
+async def test_a_pass_that_hangs_does_not_keep_a_drained_bundle_from_leaving(
+    bundle: Bundle, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sie_bundle.bundle.LEAVE_S", 0.1)
+    model, hanging, go_on = await bundle.residency.model(tiny_model.spec(tiny_folder, PINNED)), asyncio.Event(), Event()
+    loop = asyncio.get_running_loop()
+
+    def hang(*_: object) -> object:
+        loop.call_soon_threadsafe(hanging.set)
+        go_on.wait()
+        return {}
+
+    model.forward = hang  # type: ignore[method-assign, assignment]
+    rows = model.tokenizer.rows(["hello"], 32)
+    caller = asyncio.create_task(bundle.executor.forward(model, rows, ["dense"]))
+    await hanging.wait()
+    caller.cancel()
+    try:
+        async with asyncio.timeout(10):
+            await bundle.drain()
+    finally:
+        go_on.set()
 
 
 async def test_a_bundle_that_leaves_says_so_in_its_log(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:

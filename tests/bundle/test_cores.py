@@ -165,6 +165,7 @@ def system(root: Path, *limits: str) -> Path:
         (["400000 100000", "max 100000"], 4),
         (["1600000 100000", "300000 100000"], 3),
         (["nonsense"], 8),
+        (["100000 0"], 8),
     ],
 )
 def test_a_container_has_the_cores_whose_time_it_is_given(

@@ -223,3 +223,35 @@ async def test_an_event_over_the_limit_is_refused_with_the_limit(bundle: Bundle)
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "PAYLOAD_TOO_LARGE" and answer.json()["error"]["limit"] == 100_000
     assert bundle.asked is None
+
+
+async def test_what_its_sender_has_hung_up_on_is_not_computed_any_further(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(work: Work) -> bytes:
+        begun.set()
+        try:
+            return await asyncio.Future()
+        finally:
+            ended.set()
+
+    async def receive() -> dict[str, object]:
+        if not begun.is_set() and not sent:
+            sent.append(True)
+            return {"type": "http.request", "body": b'{"items": [{"text": "four"}]}', "more_body": False}
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: object) -> None:
+        """Nobody listens."""
+
+    sent: list[bool] = []
+    headers = EVENT | {"ce-type": "dev.sie.encode.v1", "ce-model": MODEL, "content-type": "application/json"}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": raw}
+    monkeypatch.setattr(bundle.door, "_run", endless)
+    async with asyncio.timeout(10):
+        await bundle.door.app()(scope, receive, send)
+    assert ended.is_set()

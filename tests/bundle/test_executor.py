@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,9 +67,9 @@ async def running(ceiling: int = 100, seconds: float = float("inf")) -> AsyncIte
         await asyncio.to_thread(executor.close)
 
 
-async def busy(executor: Executor, model: Gated) -> asyncio.Task[Forwarded]:
+async def busy(executor: Executor, model: Gated, *tokens: int) -> asyncio.Task[Forwarded]:
     """Put a first request on the device, so that those that follow wait in the queue."""
-    first = asyncio.create_task(executor.forward(model, rows(0), HEADS))
+    first = asyncio.create_task(executor.forward(model, rows(*tokens or (0,)), HEADS))
     await asyncio.to_thread(model.entered.wait, 10)
     return first
 
@@ -348,3 +349,51 @@ async def test_a_real_models_broken_text_fails_alone(tiny: EncoderModel) -> None
             *(executor.forward(tiny, [each], HEADS) for each in tokens), return_exceptions=True
         )
     assert [isinstance(result, InferenceError) for result in results] == [False, True, False]
+
+
+class Odd(Gated):
+    def __init__(self, gives: Callable[[int], object]) -> None:
+        super().__init__()
+        self.gives = gives
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        super().forward(rows, wanted)
+        return {"dense": self.gives(len(rows))}
+
+
+def raises(error: type[BaseException]) -> Callable[[int], object]:
+    def give(_: int) -> object:
+        raise error
+
+    return give
+
+
+@pytest.mark.parametrize(
+    "gives",
+    [
+        *map(raises, (SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration, GeneratorExit)),
+        lambda count: torch.ones(count, 2, dtype=torch.bfloat16),
+        lambda count: [None] * count,
+        lambda count: np.ones((count, count), np.float32),
+    ],
+)
+async def test_a_model_that_keeps_to_no_contract_fails_alone_and_stops_no_stream(
+    gives: Callable[[int], object],
+) -> None:
+    odd, model = Odd(gives), Gated()
+    odd.gate.set()
+    model.gate.set()
+    async with running(ceiling=2) as executor, asyncio.timeout(10):
+        with pytest.raises((RuntimeError, TypeError, ValueError)):
+            await executor.forward(odd, rows(1, 2, 3), HEADS)
+        assert vectors(await executor.forward(model, rows(4), HEADS)).tolist() == [[4]]
+
+
+async def test_what_ran_out_of_memory_is_not_halved_for_a_caller_that_has_left() -> None:
+    model = Odd(raises(MemoryError))
+    async with running() as executor:
+        leaver = await busy(executor, model, 1, 2, 3, 4)
+        leaver.cancel()
+        await asyncio.wait([leaver])
+        model.gate.set()
+    assert model.batches == [[1, 2, 3, 4]]

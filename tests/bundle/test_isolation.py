@@ -203,6 +203,29 @@ async def test_a_suspect_that_hangs_keeps_nobody_waiting_for_ever(
     assert not stage.isolation.free
 
 
+async def test_after_a_requeue_that_took_too_long_suspects_are_alone_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = asyncio.Event()
+
+    class Slow(Handed):
+        async def requeue(self) -> bool:
+            return await written.wait()
+
+    monkeypatch.setattr(isolation, "PATIENCE_S", 0.05)
+    sparing = asyncio.create_task(stage.isolation.spared(Slow("w", 4)))
+    await eventually(lambda: not stage.isolation.free)
+    stage.hand(Handed("a"))
+    await eventually(lambda: stage.began == ["a"])
+    monkeypatch.setattr(isolation, "PATIENCE_S", 3600)
+    written.set()
+    assert await sparing
+    stage.hand(Handed("suspect", 3), Handed("b"))
+    await eventually(lambda: bool(stage.isolation.suspects))
+    assert not stage.isolation.free and not stage.isolation.suspects[0].is_next()
+    assert await stage.run() == ["a", "suspect", "b"]
+
+
 async def test_while_the_broker_is_away_suspects_are_computed_without_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "SETTLE_S", 0.02)
     stage = Stage(Away())

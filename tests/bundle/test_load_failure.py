@@ -58,6 +58,8 @@ TorchsOutOfMemoryError.__name__ = "OutOfMemoryError"
         (OSError(errno.ENOMEM, "no memory"), "memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory"),
         (TorchsOutOfMemoryError("CUDA out of memory"), "memory"),
+        (RuntimeError("CUDA error: out of memory"), "memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "memory"),
         (caused(ModelLoadFailedError("A first forward pass failed."), MemoryError()), "memory"),
         (ConnectionResetError(), "network"),
         (TimeoutError(), "network"),

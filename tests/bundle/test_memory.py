@@ -98,3 +98,21 @@ def test_what_a_pass_frees_is_kept_for_the_next_one() -> None:
     pages = 20 * 4 * 750_000 * 4 // 4096
     assert kept < pages / 20
     assert kept < returned
+
+
+@pytest.mark.parametrize("stat", ["", "anon\n", "anon 5\nslab\n", "inactive_file\n", "inactive_file max\n"])
+def test_a_group_that_tells_it_in_another_way_stops_nobody(tmp_path: Path, stat: str) -> None:
+    group = system(tmp_path) / "sys/fs/cgroup"
+    limit(group, str(200 * MIB), 150 * MIB)
+    (group / "memory.stat").write_text(stat)
+    found = memory.machine(tmp_path)
+    assert found == (Memory(400 * MIB, 1000 * MIB) if "file" in stat else Memory(150 * MIB, 200 * MIB))
+    (group / "memory.max").write_text("")
+    assert memory.machine(tmp_path) == Memory(400 * MIB, 1000 * MIB)
+
+
+@pytest.mark.parametrize("more", ["\n", "Odd: word\n", "alone\n"])
+def test_a_line_that_nobody_reads_may_be_anything(tmp_path: Path, more: str) -> None:
+    told = system(tmp_path) / "proc/meminfo"
+    told.write_text(more + told.read_text() + more)
+    assert memory.machine(tmp_path) == Memory(400 * MIB, 1000 * MIB)

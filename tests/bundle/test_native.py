@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,12 @@ def test_several_that_make_it_at_once_leave_one_whole_library(tmp_path: Path) ->
     assert [*tmp_path.iterdir()] == [*made]
 
 
+def test_an_empty_file_that_a_loss_of_power_left_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / native._name(OF)).touch()
+    assert native.library(OF, tmp_path) is not None
+    assert native.made(OF, tmp_path).stat().st_size > 0
+
+
 def test_what_an_image_has_beside_the_sources_is_taken_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +71,22 @@ def test_without_a_compiler_that_works_torch_computes_the_same(
     compiled = tiny_model.load(tiny_model.spec(folder), folder, kernels=variants.FOLDER)
     rows = model.tokenizer.rows(["hello world", "ship"], 32)
     assert abs(tiny_model.vectors(model, rows) - tiny_model.vectors(compiled, rows)).max() < 1e-5
+
+
+def test_a_compiler_that_complains_in_another_encoding_costs_speed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = tmp_path / "c++"
+    script.write_bytes(b"#!/bin/sh\nprintf 'caf\\351' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    assert native.library(OF, tmp_path / "kernels") is None
+    assert "torch computes each step" in caplog.text
+
+
+def test_a_compiler_may_be_named_with_what_stands_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"env {shutil.which('g++') or 'c++'}")
+    assert native.made(OF, tmp_path).is_file()
 
 
 def test_a_folder_that_cannot_be_written_costs_speed_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,8 +21,9 @@ from sie_bundle.engine.executor import Executor, Forwarded, Model
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations import encode, extract
-from sie_bundle.operations.operation import Operation
+from sie_bundle.operations.operation import Operation, Plan
 from sie_bundle.residency.residency import Residency
+from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Extract, Tasks
 from sie_config.registry import Registry, lane_of
@@ -174,3 +175,25 @@ def test_of_an_item_that_is_tried_with_several_labels_each_row_is_that_item(tiny
     request = ExtractRequest([Item(text="hello"), Item(text="ship")], ExtractParams(labels=["one", "two", "three"]))
     plan = extract.plan(tiny, spec, request)
     assert [plan.item(row) for row in range(len(plan.rows))] == ["items[0]"] * 3 + ["items[1]"] * 3
+
+
+@pytest.mark.parametrize("text", ["hello", "hello " * 1000], ids=["inline", "aside"])
+async def test_a_panic_while_a_text_is_read_fails_its_request_alone(
+    tiny_folder: Path, tmp_path: Path, text: str
+) -> None:
+    class Panic(BaseException):
+        """What a library in Rust raises."""
+
+    def plan(model: object, spec: ModelSpec, request: EncodeRequest) -> Plan:
+        raise Panic("no entry found for key")
+
+    spec, executor, threads = tiny_model.spec(tiny_folder), Executor(), ThreadPoolExecutor(1)
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+    operation = Operation(
+        encode.parse, plan, Registry([spec]), residency, executor, {"interactive": threads, "bulk": threads}
+    )
+    body = wire.request_body(EncodeRequest([Item(text=text)]))
+    with pytest.raises(RuntimeError, match="Panic: no entry found for key"):
+        await operation(Work("1", "encode", lane_of(spec), spec.id, body, time.time()))
+    executor.close()
+    threads.shutdown()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
+from sie_bundle.engine import native
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, halved, linear, plain, prepacked
 from sie_bundle.engine.model import EncoderModel
@@ -137,3 +140,17 @@ def test_how_fast_products_of_bfloat16_are_is_tried_once(monkeypatch: pytest.Mon
     assert 0.05 < first < 50
     monkeypatch.setattr("sie_bundle.engine.precision._timed", lambda way: pytest.fail("tried again"))
     assert gain_of_bfloat16() == first
+
+
+@pytest.mark.parametrize("kernels", [native.KEPT, None], ids=["compiled", "torch"])
+def test_an_encoder_goes_with_its_last_holder_and_not_with_a_later_collection(
+    tiny_folder: Path, kernels: Path | None
+) -> None:
+    model = tiny_model.load(tiny_model.spec(tiny_folder), tiny_folder, kernels=kernels)
+    encoder = weakref.ref(model._encoder)
+    gc.disable()
+    try:
+        del model
+        assert encoder() is None
+    finally:
+        gc.enable()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import threading
+import weakref
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from sie_bundle.engine import model as engine
 from sie_bundle.residency.residency import SUPERSEDED_S
 from sie_bundle.weights import weights
 from sie_config.model.sources import HubSource, LocalSource
 from sie_config.model.tasks import Dense, Tasks
-from sie_sdk.errors import ModelLoadFailedError, WeightsUnavailableError
+from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError, SIEError, WeightsUnavailableError
 from tests import tiny_model
 from tests.bundle.residencies import PAUSES, Clock, Loads, Made, residency, specs
 from tests.conftest import eventually
@@ -237,12 +241,12 @@ async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
     spec = msgspec.structs.replace(tiny_model.spec(good), sources=(local, hub))
     kept = tmp_path / "cache/weights/test--tiny" / revision
     shutil.copytree(good, kept)
-    for name in ("model.safetensors", "tokenizer.json"):
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
         (kept / name).write_bytes(b"torn")
         models = residency(tmp_path, loads, clock)
         await models.model(spec)
         assert (kept / name).read_bytes() == (good / name).read_bytes()
-    assert fetches == [False, False], "not from Hugging Face's cache, which may be what is damaged"
+    assert fetches == [False] * 3, "not from Hugging Face's cache, which may be what is damaged"
     (kept / "model.safetensors").write_bytes(b"torn")
     (good / "model.safetensors").write_bytes(b"torn too")
     models = residency(tmp_path, loads, clock)
@@ -251,4 +255,46 @@ async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
             await models.model(spec)
         assert caught.value.details["reason"] == "corrupt"
         clock.now += 60
-    assert len(fetches) == 3, "a source that gives damaged files is not asked for them every minute"
+    assert len(fetches) == 4, "a source that gives damaged files is not asked for them every minute"
+
+
+@pytest.mark.parametrize("raised", [OutOfMemoryError("none"), ModelLoadFailedError("torn")], ids=["memory", "torn"])
+async def test_a_failed_load_leaves_nothing_in_memory_of_what_it_had_made(
+    tiny_folder: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch, raised: SIEError
+) -> None:
+    init, made = engine.EncoderModel.__init__, list[weakref.ref[engine.EncoderModel]]()
+
+    def half(model: engine.EncoderModel, *args: Any) -> None:
+        init(model, *args)
+        made.append(weakref.ref(model))
+        raise type(raised)(raised.message)
+
+    monkeypatch.setattr(engine.EncoderModel, "__init__", half)
+    models = residency(tiny_folder, loads, clock)
+    gc.disable()
+    try:
+        with pytest.raises(SIEError):
+            await models.model(tiny_model.spec(tiny_folder))
+        await eventually(lambda: [model() for model in made] == [None])
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration, GeneratorExit]
+)
+async def test_an_adapter_that_raises_what_is_no_error_fails_its_load_alone(
+    tiny_folder: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+) -> None:
+    def leave(*_: object) -> None:
+        raise raised
+
+    models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
+    with monkeypatch.context() as broken:
+        broken.setattr(engine, "load", leave)
+        async with asyncio.timeout(10):
+            with pytest.raises(ModelLoadFailedError) as caught:
+                await models.model(spec)
+    assert caught.value.details["reason"] == "unknown" and models.loading() == ()
+    clock.now += caught.value.retry_after or 0.0
+    await models.model(spec)

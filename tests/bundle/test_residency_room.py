@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.model import Model
 from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
@@ -217,3 +219,51 @@ async def test_a_load_that_runs_out_of_memory_lets_others_go_and_tries_again(
     with pytest.raises(OutOfMemoryError):
         monkeypatch.setattr(Loader, "_made", lambda *_: (_ for _ in ()).throw(MemoryError()))
         await models.model(a)
+
+
+async def test_a_checkpoint_that_host_memory_cannot_hold_drives_no_other_out(
+    tiny_folder: Path,
+    tmp_path: Path,
+    loads: Loads,
+    clock: Clock,
+    size: int,
+    made: Made,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (small,) = specs(tiny_folder, 1)
+    monkeypatch.setattr(tiny_model, "INTERMEDIATE", 1024)
+    large = tiny_model.spec(tiny_model.make(tmp_path / "large"), "test/large")
+    models = residency(tmp_path, loads, clock, max_bytes=10 * size, host_bytes=2 * size)
+    await models.model(small)
+    await models.model(large)
+    await eventually(lambda: not models._keeping)
+    while models.relieve():
+        pass
+    await models.model(small)
+    assert made.from_disk == [small.id, large.id]
+
+
+@pytest.mark.parametrize("raised", [None, ZeroDivisionError, MemoryError], ids=["not finite", "error", "memory"])
+async def test_a_model_is_in_use_no_longer_than_its_last_request_even_if_that_fails(
+    tiny_folder: Path, loads: Loads, clock: Clock, raised: type[Exception] | None
+) -> None:
+    def fail(*_: object) -> object:
+        assert raised is not None
+        raise raised
+
+    models, executor = residency(tiny_folder, loads, clock), Executor()
+    model = await models.model(tiny_model.spec(tiny_folder))
+    if raised is not None:
+        model.forward = fail  # type: ignore[method-assign, assignment]
+    rows = model.tokenizer.rows(["poison"] * 3, 32)
+    gc.disable()
+    try:
+        asked = asyncio.create_task(executor.forward(model, rows, ["dense"]))
+        await asyncio.wait([asked])
+        assert asked.exception() is not None
+        del asked, model
+        await eventually(models.relieve)
+    finally:
+        gc.enable()
+        await asyncio.to_thread(executor.close)
+    assert models.bytes == 0

@@ -295,6 +295,13 @@ def test_what_is_not_computed_here_is_refused_when_it_is_loaded(
     assert told in str(refused.value)
 
 
+def test_a_torn_description_is_known_as_damaged(tmp_path: Path) -> None:
+    (gliner_folder.make("deberta", tmp_path) / "gliner_config.json").write_bytes(b"")
+    with pytest.raises(ModelLoadFailedError, match="cannot be used") as caught:
+        opened(tmp_path)
+    assert caught.value.details["reason"] == "corrupt"
+
+
 def test_a_checkpoint_that_only_names_its_encoder_is_described_here(tmp_path: Path) -> None:
     folder = gliner_folder.make("deberta", tmp_path)
     path = folder / "gliner_config.json"

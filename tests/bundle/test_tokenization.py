@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from tokenizers import models
 
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.tokenization import Tokenizer
-from sie_sdk.errors import InputTooLongError, InvalidInputError
+from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
+from tests import tiny_model
 
 CLS, SEP, HELLO, WORLD = 2, 3, 4, 5
 
@@ -99,3 +101,12 @@ def test_threads_may_share_a_tokenizer(tokenizer: Tokenizer) -> None:
 
 def test_a_model_carries_its_tokenizer(tiny: EncoderModel) -> None:
     assert tiny.tokenizer.vocabulary == 61
+
+
+def test_a_file_at_which_the_library_panics_is_no_tokenizer(tmp_path: Path) -> None:
+    path = tiny_model.make(tmp_path) / "tokenizer.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps(told | {"post_processor": told["post_processor"] | {"special_tokens": {}}}))
+    with pytest.raises(ModelLoadFailedError, match="is not a tokenizer") as caught:
+        Tokenizer.load(tmp_path)
+    assert caught.value.details["reason"] == "corrupt"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -346,3 +348,16 @@ assert ("transformers" in sys.modules) == {imported}
 
 def test_every_record_names_a_way_in() -> None:
     assert {record.way for record in family.FAMILIES.values()} == {"packed", "transformers", "padded"}
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "deberta-v2"], ids=["packed", "padded"])
+def test_a_body_goes_with_its_last_holder_and_not_with_a_later_collection(kind: str, folders: Any) -> None:
+    gc.disable()
+    try:
+        model = loaded(kind, folders(kind))
+        assert isinstance(model._encoder, TransformersEncoder | PaddedEncoder)
+        body = weakref.ref(model._encoder._body)
+        del model
+        assert body() is None
+    finally:
+        gc.enable()

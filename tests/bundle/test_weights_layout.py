@@ -132,3 +132,25 @@ def test_of_a_pickle_with_more_than_tensors_by_their_names_those_are_read(tmp_pa
     (folder / layout.WHOLE).unlink()
     torch.save(tensors | {"epoch": 3, 0: torch.ones(2), "optimizer": {"state": {}}}, folder / layout.PICKLED)
     assert Checkpoint(tiny_model.spec(folder), folder).tensors.keys() == tensors.keys() | {"0"}
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 2000], ids="{} bytes".format)
+@pytest.mark.parametrize("relaid", [pickled, pickled_long_ago])
+def test_a_torn_pickle_is_known_as_damaged(relaid: Callable[[Path], None], kept: int, tmp_path: Path) -> None:
+    folder = tiny_model.make(tmp_path)
+    relaid(folder)
+    torn = folder / layout.PICKLED
+    torn.write_bytes(torn.read_bytes()[:kept])
+    with pytest.raises(ModelLoadFailedError, match="cannot be read") as caught:
+        Tensors(folder)
+    assert caught.value.details["reason"] == "corrupt"
+
+
+def test_memory_that_runs_out_while_a_file_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickled(tiny_model.make(tmp_path))
+    short = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: (_ for _ in ()).throw(short))
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        Tensors(tmp_path)

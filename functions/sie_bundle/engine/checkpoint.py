@@ -8,7 +8,6 @@ comes back from them.
 
 from __future__ import annotations
 
-import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from sie_bundle.engine import buffers, family, gliner, label_tokenizer
+from sie_bundle.engine.failure import is_out_of_memory
 from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.lora import Merged
 from sie_bundle.engine.tokenization import Tokenizer
@@ -52,7 +52,9 @@ class Tensors(Mapping[str, Tensor]):
                         raise ValueError("it holds no tensors by their names")
                     # Some are of a training, with its epoch beside the tensors.
                     self._read.update({f"{prefix}{own}": value for own, value in loaded.items() if _is_dense(value)})
-            except (OSError, EOFError, SafetensorError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            except Exception as error:  # whatever torch's reader trips over in a damaged file
+                if is_out_of_memory(error):
+                    raise
                 said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
                 raise ModelLoadFailedError(
                     f"{path} cannot be read: {said}.", hint="Delete the file and fetch it again.", reason="corrupt"

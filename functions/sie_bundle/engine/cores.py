@@ -118,7 +118,7 @@ def available(root: Path = Path("/")) -> int:
 
 def _limits(root: Path) -> Iterator[int]:
     for folder in control_group.folders(root):
-        with suppress(OSError, ValueError):  # the top has no limit, and "max" is no number
+        with suppress(OSError, ValueError, ZeroDivisionError):  # the top has no limit, and "max" is no number
             quota, period = map(int, (folder / "cpu.max").read_text().split())
             yield math.ceil(quota / period)
 

@@ -24,6 +24,7 @@ from sie_bundle.engine import cores, outputs
 from sie_bundle.engine.batch import Entry, Limits, Slice, form
 from sie_bundle.engine.cores import Cores
 from sie_bundle.engine.cost import Fit, reading
+from sie_bundle.engine.failure import is_out_of_memory, tellable
 from sie_bundle.engine.gathering import Gathering, awaited, patience_s
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
@@ -177,17 +178,21 @@ class Executor:
             self.waiting_tokens += sum(request.lengths)
             self._gathering.tell(len(self._queue))
             self._wake()
-        return await answer
+        try:
+            return await answer
+        finally:
+            del answer, request  # an error holds on to this frame, and so to the model, which must not be for long
 
-    def close(self) -> None:
-        """Refuse new work, finish what is queued and end the threads. Blocks until then."""
+    def close(self, within_s: float = threading.TIMEOUT_MAX) -> None:
+        """Refuse new work, finish what is queued and end the threads. Blocks until then, so many seconds at most."""
+        until = time.monotonic() + within_s
         with self._lock:
             self._closing = True
             while self._idle:
                 self._wake()
             self._gathering.close()
         for stream in self._streams:
-            stream.join()
+            stream.join(max(0.0, until - time.monotonic()))
 
     def _run(self, leads: bool) -> None:
         """One stream, until the end. The one that ``leads`` takes whatever comes while all are idle (``cores``)."""
@@ -285,8 +290,8 @@ class Executor:
             for head, texts in wanted.items():
                 if len(computed[head]) != len(texts):
                     raise RuntimeError(f"The model gave {len(computed[head])} {head} outputs for {len(texts)} rows.")
-        except Exception as error:
-            return self._recover(batch, error)
+        except BaseException as error:  # whatever an adapter raises, the thread stays
+            return self._recover(batch, tellable(error))
         ended = time.monotonic()
         lengths = [len(row) for row in rows]
         if leads and model.fit.known:
@@ -309,6 +314,8 @@ class Executor:
 
     def _recover(self, batch: list[Slice], error: Exception) -> None:
         """Out of memory: free some, then halve the batch. Any other failure: each request alone."""
+        if not (batch := [part for part in batch if not part.entry.gone()]):
+            return None
         if exhausted := is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # they hold what the failed pass had computed
             if self._relieve():
@@ -344,15 +351,6 @@ class Executor:
                 loop.call_soon_threadsafe(_answer, list(own))
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an exception, of torch or Python, says that memory ran out."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-    )
-
-
 def _gather(batch: Sequence[Slice]) -> tuple[list[Row], dict[str, list[int]]]:
     """The rows of a batch, and which of them want which head."""
     rows: list[Row] = []
@@ -377,9 +375,12 @@ def _is_last(part: Slice) -> bool:
 
 def _outcome(part: Slice, done: Forwarded) -> Forwarded | Exception | None:
     """What to tell a request after its part of a batch, if anything; an output that is not finite fails it alone."""
-    bad = outputs.first_not_finite(done.outputs)
-    if bad is None:
-        return _request(part).add(part, done)
+    try:
+        bad = outputs.first_not_finite(done.outputs)
+        if bad is None:
+            return _request(part).add(part, done)
+    except Exception as error:  # an adapter's outputs that are no numbers, or of another shape in each slice
+        return error
     return InferenceError(
         "The model's output for this item is not finite.",
         field=f"items[{part.start + bad}]",

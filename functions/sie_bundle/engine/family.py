@@ -348,7 +348,7 @@ def architecture(family: str, folder: Path) -> Architecture:
     try:
         given = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
-        raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
+        raise ModelLoadFailedError(f"{path} cannot be used: {error}.", reason="corrupt") from error
     if family == AUTO:
         record, given = _found(folder, given)
     made = described(record, given, path)

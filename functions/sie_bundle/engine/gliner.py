@@ -104,7 +104,8 @@ def _read(path: Path, stamp: int) -> Config:
     try:
         config = msgspec.json.decode(path.read_bytes(), type=Config)
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
-        raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
+        reason = "unknown" if isinstance(error, msgspec.ValidationError) else "corrupt"
+        raise ModelLoadFailedError(f"{path} cannot be used: {error}.", reason=reason) from error
     strange = {name: value for name in EMPTY if (value := getattr(config, name))}
     strange |= {name: value for name, known in COMPUTED.items() if (value := getattr(config, name)) not in known}
     if strange:

@@ -208,12 +208,24 @@ def load(
     Args as of `EncoderModel`.
 
     Raises:
-        ModelLoadFailedError: files that contradict the spec or each other, or a forward pass that is not finite.
+        ModelLoadFailedError: files that contradict the spec or each other, or a forward pass that is not finite; or
+            what an adapter made lacks something of `Model`.
     """
     if checkpoint.spec.precision != "auto":
         precision = checkpoint.spec.precision
     for entry in entry_points(group=ADAPTERS, name=checkpoint.spec.family):
-        return cast("Load", entry.load())(checkpoint, device, precision)
+        return _checked(cast("Load", entry.load())(checkpoint, device, precision), checkpoint.spec)
     model = EncoderModel(checkpoint, device, precision, kernels)
     model.try_out()
+    return model
+
+
+def _checked(model: Model, spec: ModelSpec) -> Model:
+    """An adapter's model, which has all that is asked of one: what it lacks would be missed in a device's thread."""
+    lacks = [name for name in (*Model.__annotations__, "forward") if getattr(model, name, None) is None]
+    if lacks:
+        raise ModelLoadFailedError(
+            f"What the adapter of {spec.family!r} made of {spec.id} has no {', '.join(lacks)}.",
+            hint="docs/models.md says what a model has.",
+        )
     return model

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -111,20 +112,20 @@ def made(of: str, folder: Path) -> Path:
     Raises:
         OSError: there is no compiler, it fails, or the folder cannot be written.
     """
-    if (path := folder / _name(of)).exists():
+    if (path := folder / _name(of)).exists() and path.stat().st_size:
         return path
-    compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
+    compiler = shlex.split(os.environ.get("CXX", "")) or [*filter(None, map(shutil.which, COMPILERS))][:1]
+    if not compiler:
         raise FileNotFoundError(f"there is no C++ compiler ({' or '.join(COMPILERS)}; CXX names another)")
     folder.mkdir(parents=True, exist_ok=True)
     log.info("making %s, once for this machine", path)
     # Whoever looks for it finds all of it or nothing, however many make it at once.
     with tempfile.TemporaryDirectory(dir=folder) as beside:
         unfinished = Path(beside) / path.name
-        command = [compiler, *FLAGS, *VARIANTS[of], str(SOURCES / "pass.cpp"), "-o", str(unfinished)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [*compiler, *FLAGS, *VARIANTS[of], str(SOURCES / "pass.cpp"), "-o", str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
-            raise OSError(f"{compiler} failed: {done.stderr.strip()[-500:]}")
+            raise OSError(f"{compiler[0]} failed: {done.stderr.strip()[-500:]}")
         unfinished.replace(path)
     return path
 

@@ -73,12 +73,11 @@ class PackedEncoder:
         self._made_by_size = self.device.type == "cpu" and parameters.computed is parameters.dtype
         """Whether products are made by oneDNN, for each size anew."""
         self._attend = kernel(parameters.device, parameters.computed)
-        self._finite = Finite(self._states)
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
         # In compiled code texts share nothing, so one that is not finite spoils none.
-        return self._states(packed) if self._fused else self._finite(packed)
+        return self._states(packed) if self._fused else Finite(self._states)(packed)
 
     def _states(self, packed: Packed) -> Tensor:
         if self._fused:

@@ -93,9 +93,9 @@ class Tokenizer:
         """
         try:
             return cls(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), end)
-        except ModelLoadFailedError:
+        except (ModelLoadFailedError, KeyboardInterrupt):
             raise
-        except Exception as error:  # the Rust side raises plain Exception
+        except BaseException as error:  # the Rust side raises plain Exception, and panics with what is none
             raise ModelLoadFailedError(
                 f"{folder / 'tokenizer.json'} is not a tokenizer: {error}.", reason="corrupt"
             ) from error

@@ -176,7 +176,6 @@ class TransformersEncoder:
         self.device = body.device
         self._body = body
         self._attend = kernel(body.device, body.dtype)
-        self._finite = Finite(self._states)
         self._first_position = 0
         self._positions = positions(body.config)
         _register()
@@ -190,7 +189,7 @@ class TransformersEncoder:
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
-        return self._finite(packed)
+        return Finite(self._states)(packed)
 
     def _states(self, packed: Packed) -> Tensor:
         token = _BATCH.set((packed, self._attend))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from sie_broker import clock
 from sie_broker.records import Work
 from sie_bundle.engine.executor import Executor, Forwarded
+from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.residency.residency import Residency
@@ -124,8 +125,8 @@ class Operation(Generic[Parsed]):
 
     async def _aside(self, work: Work, small: bool, run: Callable[[], T]) -> T:
         if small:
-            return run()
-        return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], run)
+            return tellably(run)
+        return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], tellably, run)
 
 
 def _ms(seconds: float) -> float:

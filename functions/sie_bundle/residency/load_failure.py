@@ -7,11 +7,10 @@ Where the kinds of a source's failures come from: ``hub``, ``wheel``, ``weights`
 from __future__ import annotations
 
 import copy
-import errno
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
-from sie_bundle.engine.executor import is_out_of_memory
+from sie_bundle.engine.failure import is_out_of_memory
 from sie_bundle.weights.source import REASONS, Reason
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.variant import name_of
@@ -43,8 +42,6 @@ def classify(error: BaseException | None) -> Reason:
         if isinstance(error, SIEError) and error.details.get("reason") in REASONS:
             return cast("Reason", error.details["reason"])
         if isinstance(error, Exception) and is_out_of_memory(error):
-            return "memory"
-        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return "memory"
         if isinstance(error, ConnectionError | TimeoutError):
             return "network"
@@ -101,7 +98,8 @@ class Failures:
         told.retry_after = round(pause(reason, in_a_row, self._random), 3)
         told.details["reason"] = reason
         now = self._clock()
-        self._last[name_of(spec)] = Failure(spec, told, reason, in_a_row, now, now + told.retry_after)
+        # A copy: what is raised holds on to what it came through, and with that to what the load had made so far.
+        self._last[name_of(spec)] = Failure(spec, copy.copy(told), reason, in_a_row, now, now + told.retry_after)
         return told
 
     def latest(self, count: int) -> list[Failure]:

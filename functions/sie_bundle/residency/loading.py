@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from sie_bundle.engine import label_tokenizer
+from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.native import KEPT
 from sie_bundle.engine.tokenization import Tokenizer
 from sie_bundle.weights import weights
@@ -118,7 +119,7 @@ class Loader:
         run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
         # torch takes longest at a cold start: imported beside the fetch.
         (found, tokenizer), _ = await asyncio.gather(
-            run(files), run(importlib.import_module, "sie_bundle.engine.model")
+            run(tellably, files), run(importlib.import_module, "sie_bundle.engine.model")
         )
 
         def opened() -> Opened:
@@ -127,7 +128,7 @@ class Loader:
             checkpoint = Checkpoint(spec, found.folder, tokenizer, found.lora.folder if found.lora else None)
             return Opened(checkpoint, checkpoint.bytes)
 
-        return await run(opened)
+        return await run(tellably, opened)
 
     async def make(self, opened: Opened, *, behind: bool) -> Model:
         """The model on the device.
@@ -145,7 +146,8 @@ class Loader:
         made: list[Model] = []
 
         async def run(threads: ThreadPoolExecutor) -> None:
-            await asyncio.get_running_loop().run_in_executor(threads, lambda: made.append(self._made(opened, behind)))
+            making = partial(tellably, lambda: made.append(self._made(opened, behind)))
+            await asyncio.get_running_loop().run_in_executor(threads, making)
 
         if behind or opened.kept:
             await run(stepped_back if behind else beside)

@@ -80,9 +80,9 @@ def _cuda(device: str) -> Memory:
 def _meminfo(root: Path) -> Memory:
     try:
         lines = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
-        known = {line[0]: int(line[1]) * KIB for line in lines}
+        known = {line[0]: int(line[1]) * KIB for line in lines if line[:1] in (["MemTotal:"], ["MemAvailable:"])}
         return Memory(known["MemTotal:"] - known["MemAvailable:"], known["MemTotal:"])
-    except (OSError, KeyError):  # not Linux
+    except (OSError, KeyError, ValueError, IndexError):  # not Linux
         return Memory(0, 0)
 
 
@@ -92,11 +92,11 @@ def _groups(root: Path) -> Iterator[Memory]:
         try:
             limit = (folder / "memory.max").read_text().strip()
             if limit != "max":
-                counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                files = int(counts["inactive_file"]) + int(counts["active_file"])
+                lines = map(str.split, (folder / "memory.stat").read_text().splitlines())
+                files = sum(int(line[1]) for line in lines if line[0] in ("inactive_file", "active_file"))
                 used = int((folder / "memory.current").read_text()) - files
                 yield Memory(max(0, used), int(limit))
-        except OSError:
+        except (OSError, ValueError, IndexError):
             pass  # the top has no limit, and a container does not see what is above it
 
 

@@ -24,3 +24,8 @@ def pin(checkpoint: Checkpoint) -> None:
     """Replace the checkpoint's tensors by pinned copies; its files are closed. Pinned ones stay as they are."""
     if not isinstance(checkpoint.tensors, Pinned):
         checkpoint.tensors = Pinned(checkpoint.tensors)
+        checkpoint.let_go = _stays  # the files' own holds on to them
+
+
+def _stays(name: str) -> None:
+    """A pinned tensor is copied many times."""

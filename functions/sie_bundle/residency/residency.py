@@ -234,15 +234,24 @@ class Residency:
             self._checkpoints.let_go(key_of(spec))
             if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
                 self._absent.add(spec)
-            raise self._failures.note(spec, error) from None
+            told = self._failures.note(spec, error)
+        else:
+            self._came(spec, model, began, "disk" if opened is None else "host memory")
+            return model
+        # Out here, since what is raised in there holds on to the error, and with it to all that the load had made.
+        try:
+            raise told
+        finally:
+            del told  # it holds on to this frame
+
+    def _came(self, spec: ModelSpec, model: Model, began: float, origin: str) -> None:
+        """It is loaded: the next failure is a first one."""
         self._failures.forget(spec)
         self._absent.discard(spec)
         self._fetched_anew.discard(spec)
-        origin = "disk" if opened is None else "host memory"
         took = time.monotonic() - began
         log.info("loaded %s (%.0f MB) from %s in %.3f s", name_of(spec), model.bytes / 1e6, origin, took)
         self._loaded(name_of(spec))
-        return model
 
     def _kept(self, spec: ModelSpec) -> Opened | None:
         """The open checkpoint of exactly this variant."""
@@ -321,7 +330,8 @@ class Residency:
     async def _keep(self, spec: ModelSpec, opened: Opened, model: Model) -> None:
         """Keep the checkpoint in the host's memory, if there is room for it."""
         name = key_of(spec)
-        if not self._checkpoints.make_room(name, opened.bytes):
+        # What cannot fit would only drive the others out.
+        if opened.bytes > self._checkpoints.most(name) or not self._checkpoints.make_room(name, opened.bytes):
             return
         try:
             self._checkpoints.put(name, await self._loader.keep(opened, model), opened.bytes)

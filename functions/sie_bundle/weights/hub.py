@@ -41,7 +41,7 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
     patterns = [*files, *(layout.SAFE if layout.WHOLE in files else ())]
     if cached and (folder := _cached(source, files)) is not None:
         for name in _named(files, folder):
-            (into / name).parent.mkdir(exist_ok=True)
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, into / name)
         return
     if constants.HF_HUB_OFFLINE:
@@ -109,13 +109,19 @@ def _told(repo: str, revision: str | None, error: Exception) -> SIEError:
 
 
 def _cached(source: HubSource, files: Sequence[str]) -> Path | None:
-    """The folder of Hugging Face's own cache, if all files are there."""
+    """The folder of Hugging Face's own cache, if all files are there.
+
+    Raises:
+        SourceError: the hub gives no repository such a name.
+    """
     from huggingface_hub import snapshot_download
 
     try:
         found = Path(snapshot_download(source.repo, revision=source.revision, local_files_only=True))
     except FileNotFoundError:
         return None
+    except ValueError as error:  # its library's, of a name that no repository can have
+        raise SourceError(str(error), "not_found") from error
     named = _named(files, found)
     return found if named and all((found / name).is_file() for name in named) else None
 

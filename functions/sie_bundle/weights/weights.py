@@ -196,6 +196,8 @@ def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progre
             lacks = f"{folder} has no {', '.join(missing)}" if folder.is_dir() else f"no folder {folder}"
             raise SourceError(lacks, "not_found")
         return
+    if outside := [name for name in wanted.files if Path(name).is_absolute() or ".." in Path(name).parts]:
+        raise SourceError(f"{outside[0]} would be outside of the model's folder", "not_found")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f"{folder.name}.partial")
     with _locked(folder.with_name(f"{folder.name}.lock")):

