@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 
 from sie_broker import claim, clock, jobs
@@ -18,6 +18,7 @@ from sie_broker.ending import end
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
+from sie_bundle.anteroom import Anteroom, Places
 from sie_bundle.isolation import Isolation
 from sie_bundle.pulls import Pulls
 from sie_bundle.settings import MAX_REPLY_BYTES
@@ -62,10 +63,9 @@ class Worker:
     ) -> None:
         # Room of its own for each class: bulk work in hand keeps no interactive work waiting.
         self.full = Occupancy()
-        self.rooms = {
-            "interactive": Room(max_in_hand, self.full),
-            "bulk": Room(max(1, max_in_hand // 2), self.full),
-        }
+        places = {"interactive": max_in_hand, "bulk": max(1, max_in_hand // 2)}
+        self._rooms = {priority: Room(most, self.full) for priority, most in places.items()}
+        self._anterooms = {priority: Anteroom(most) for priority, most in places.items()}
         self.busy = Occupancy()
         self.completed = 0
         self._broker = broker
@@ -92,7 +92,7 @@ class Worker:
     @property
     def in_hand(self) -> int:
         """Requests taken from the queue and not answered yet."""
-        return sum(room.taken for room in self.rooms.values())
+        return len(self._in_hand)
 
     async def drain(self, within_s: float) -> None:
         """Stop pulling, finish what is in hand; after ``within_s`` seconds the rest is left to be given back."""
@@ -104,25 +104,24 @@ class Worker:
             await end(*late)
 
     async def _pull(self, queue: Queue) -> None:
-        def rank() -> int:
-            return 0 if queue.model in self._loaded() else 5
+        def loaded() -> bool:
+            return queue.model in self._loaded()
 
-        room = self.rooms[queue.priority]
-
-        def ended(task: asyncio.Task[None]) -> None:
+        def ended(room: Room, task: asyncio.Task[None]) -> None:
             self._in_hand.discard(task)
             room.leave()
             self.busy.leave()
 
-        async with aclosing(self._broker.pull(queue, room, rank)) as deliveries:
-            async for delivery in deliveries:
-                self._pulls.want(queue)
-                # Taken here and not by the task, which may run only after the next pull has looked for room.
-                room.take()
-                self.busy.enter()
-                task = asyncio.create_task(self._handle(delivery))
-                self._in_hand.add(task)
-                task.add_done_callback(ended)
+        with closing(Places(self._rooms[queue.priority], self._anterooms[queue.priority], loaded)) as places:
+            async with aclosing(self._broker.pull(queue, places, lambda: 0 if loaded() else 5)) as deliveries:
+                async for delivery in deliveries:
+                    self._pulls.want(queue)
+                    # Taken here and not by the task, which may run only after the next pull has looked for room.
+                    (room := places.now).take()
+                    self.busy.enter()
+                    task = asyncio.create_task(self._handle(delivery))
+                    self._in_hand.add(task)
+                    task.add_done_callback(partial(ended, room))
 
     async def _handle(self, delivery: Delivery) -> None:
         if delivery.attempt > 1 and await self._answered(delivery.work):

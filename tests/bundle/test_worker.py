@@ -100,6 +100,38 @@ async def test_no_more_is_taken_than_there_is_room_for(ready: Broker) -> None:
     assert operation.most == 4
 
 
+async def test_work_that_waits_for_a_load_leaves_room_for_other_models(broker: Broker) -> None:
+    cold, other = (msgspec.structs.replace(SPEC, id=f"{SPEC.id}-{name}") for name in ("cold", "other"))
+    await broker.provision([(LANE, spec.id) for spec in (SPEC, cold, other)])
+    loading, seen, models = asyncio.Event(), list[str](), {MODEL}
+
+    async def operation(work: Work) -> bytes:
+        seen.append(work.model)
+        if work.model == cold.id:
+            await loading.wait()
+        return b"done"
+
+    registry = Registry([SPEC, cold, other])
+    worker = Worker(broker, registry, LANE, "w", {"encode": operation}, lambda: models, max_in_hand=4)
+    for number in range(20):
+        await broker.submit(msgspec.structs.replace(work(f"cold-{number}"), model=cold.id))
+    worker.start()
+    await eventually(lambda: seen.count(cold.id) >= 2)
+    for spec in (SPEC, other):
+        for number in range(10):
+            await broker.submit(msgspec.structs.replace(work(f"{spec.id}-{number}"), model=spec.id))
+    for spec in (SPEC, other):
+        for number in range(10):
+            assert (await result(broker, f"{spec.id}-{number}")).data == b"done"
+    assert seen.count(cold.id) == 2
+    models.add(cold.id)
+    loading.set()
+    await backlog_empty(broker)
+    assert seen.count(cold.id) == 20
+    await eventually(lambda: not worker.in_hand)
+    await worker.drain(5)
+
+
 async def test_bad_input_is_answered_with_its_error_and_never_delivered_again(ready: Broker) -> None:
     operation = Counting()
     async with working(ready, operation):
