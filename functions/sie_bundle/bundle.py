@@ -115,21 +115,7 @@ class Bundle:
             kernels=KEPT if settings.kernels == "auto" else None,
             progress=lambda: self.executor.batches,
         )
-        # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the
-        # second thread of a short batch.
-        count = cores.available()
-        streams = settings.streams or (GPU_STREAMS if self._on_gpu else min(count, STREAMS))
-        threads = settings.threads or (1 if self._on_gpu else max(1, count // streams))
-        self.executor = Executor(
-            max_batch_tokens=settings.batch_tokens or (GPU_BATCH_TOKENS if self._on_gpu else BATCH_TOKENS),
-            max_batch_s=settings.batch_s,
-            streams=streams,
-            threads=threads,
-            alone=count if threads == 1 and count == streams else threads,
-            count=None if self._on_gpu else count,
-            loading=self.residency.is_loading,
-            relieve=self.residency.relieve,
-        )
+        self.executor = self._executor(settings)
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
         # Tokenizing and serialising; the forward pass has a thread of its own.
         self._threads: dict[Priority, ThreadPoolExecutor] = {
@@ -197,6 +183,23 @@ class Bundle:
             threads.shutdown(wait=False, cancel_futures=True)
         log.info("drained: %d requests answered in all", self.worker.completed)
         self._duties.check()
+
+    def _executor(self, settings: Settings) -> Executor:
+        # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the
+        # second thread of a short batch.
+        count = cores.available()
+        streams = settings.streams or (GPU_STREAMS if self._on_gpu else min(count, STREAMS))
+        threads = settings.threads or (1 if self._on_gpu else max(1, count // streams))
+        return Executor(
+            max_batch_tokens=settings.batch_tokens or (GPU_BATCH_TOKENS if self._on_gpu else BATCH_TOKENS),
+            max_batch_s=settings.batch_s,
+            streams=streams,
+            threads=threads,
+            alone=count if threads == 1 and count == streams else threads,
+            count=None if self._on_gpu else count,
+            loading=self.residency.is_loading,
+            relieve=self.residency.relieve,
+        )
 
     def _told(self, assignment: Assignment | None) -> None:
         """Work for whom the assigner says, and keep loaded what that pool has pinned."""
