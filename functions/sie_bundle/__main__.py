@@ -36,7 +36,7 @@ async def main() -> None:
     bundle = Bundle(broker, registry, setting, stop)
     bundle.presence.milestone("imports", imported)
     bundle.presence.milestone("connected", connected)
-    mirror.changed = bundle.worker.update_pulls
+    mirror.changed = bundle.catalogue_changed
     async with process.serving(bundle.door.app(), setting.host, process.port()):
         duties.begin(mirror.follow())
         try:

@@ -12,14 +12,12 @@ import importlib
 import logging
 import sys
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sie_broker import process
 from sie_broker.contract import Broker
 from sie_broker.duties import Duties
-from sie_broker.ending import end
 from sie_broker.pools.pool import Assignment
 from sie_broker.records import Lane, LoadFailure
 from sie_bundle.door import Door
@@ -29,15 +27,15 @@ from sie_bundle.engine.native import KEPT
 from sie_bundle.membership import Membership
 from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import GPU_INLINE_BYTES, INLINE_BYTES, Operation
+from sie_bundle.pins import Pins
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.residency.memory import Memory, keep_freed
 from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
-from sie_config.model.model_spec import ModelSpec
 from sie_config.model.variant import name_of
-from sie_config.registry import Registry, lanes_of
-from sie_sdk.errors import ConfigurationError, SIEError
+from sie_config.registry import Registry
+from sie_sdk.errors import ConfigurationError
 from sie_sdk.types import Priority
 
 log = logging.getLogger("sie.bundle")
@@ -101,7 +99,6 @@ class Bundle:
         self._settings = settings
         lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
         keep_freed()
-        self._pinned = _named(registry, settings.pinned_models.split(","), lane)
         self.residency = Residency(
             weights_dir=Path(settings.weights_dir) if settings.weights_dir else None,
             cache_dir=Path(settings.cache_dir),
@@ -109,7 +106,6 @@ class Bundle:
             loaded=self._model_loaded,
             host_bytes=settings.host_bytes,
             pressure_percent=settings.memory_pressure_percent,
-            pinned=[name_of(spec) for spec in self._pinned],
             device=settings.device,
             precision=settings.precision,
             kernels=KEPT if settings.kernels == "auto" else None,
@@ -147,7 +143,7 @@ class Bundle:
         self._membership = Membership(broker.pools, self.presence.worker, self._told)
         self._registry, self._home = registry, lane
         self._duties = Duties(stop)
-        self._holding: list[asyncio.Task[None]] = []
+        self._pins = Pins(registry, self.residency, lane, settings.pinned_models.split(","), self._duties)
 
     async def start(self, warming: Warming) -> None:
         """Pull at once, so that the first request's weights and tokenizer load while torch is imported.
@@ -155,10 +151,8 @@ class Bundle:
         Raises:
             ConfigurationError: torch does not find the device.
         """
-        for duty in (self.presence.beat(), self._membership.follow()):
+        for duty in (self.presence.beat(), self._pins.follow(), self._membership.follow()):
             self._duties.begin(duty)
-        for spec in self._pinned:
-            self._duties.begin(self.residency.hold(spec))
         self.worker.start()
         self.presence.milestone("pulling")
         await warming.done()
@@ -175,7 +169,6 @@ class Bundle:
         self.door.draining.set()
         await self.worker.drain(self._settings.drain_s)
         await self._duties.end()
-        await end(*self._holding)
         await self.presence.goodbye()
         await asyncio.to_thread(self.executor.close, LEAVE_S)
         self.residency.close()
@@ -183,6 +176,11 @@ class Bundle:
             threads.shutdown(wait=False, cancel_futures=True)
         log.info("drained: %d requests answered in all", self.worker.completed)
         self._duties.check()
+
+    def catalogue_changed(self) -> None:
+        """To be told whenever the registry has changed."""
+        self.worker.update_pulls()
+        self._pins.changed()
 
     def _executor(self, settings: Settings) -> Executor:
         # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the
@@ -207,11 +205,7 @@ class Bundle:
         log.info("working for pool %s", pool)
         self.worker.move(pool)
         self.presence.move(pool)
-        for task in self._holding:
-            task.cancel()
-        pinned = _named(self._registry, () if assignment is None else assignment.pinned_models, self._home)
-        self.residency.pin([name_of(spec) for spec in (*self._pinned, *pinned)])
-        self._holding = [asyncio.create_task(self.residency.hold(spec)) for spec in pinned]
+        self._pins.of_pool(() if assignment is None else assignment.pinned_models)
 
     def _model_loaded(self, model: str) -> None:
         self.presence.milestone("first model")
@@ -269,17 +263,3 @@ def check_device(device: str) -> None:
             limit=count,
             hint="Use cpu, or check that the driver and a CUDA build of torch are installed.",
         )
-
-
-def _named(registry: Registry, names: Iterable[str], lane: Lane) -> list[ModelSpec]:
-    """Those models to pin that are of this lane, each with the profile that its name chose.
-
-    A model that nobody knows must not keep the others down.
-    """
-    specs = []
-    for name in filter(None, (name.strip() for name in names)):
-        try:
-            specs.append(registry.resolve(name))
-        except SIEError as error:
-            log.warning("not pinned: %s", error)
-    return [spec for spec in specs if lane in lanes_of(spec)]

@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     memory_pressure_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 90
     """With more of the device's memory in use than this, models go although ``model_bytes`` allows them."""
     pinned_models: str = ""
-    """Ids of models, separated by commas, that are loaded at the start and never go."""
+    """Ids of models, separated by commas, that are loaded as soon as the catalogue has them, and never go."""
     streams: Threads = 0
     """Forward passes at a time; 0: on a CPU one per core, at most four, and two on a GPU."""
     threads: Threads = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from threading import Event
@@ -87,6 +88,50 @@ async def test_a_pinned_name_with_a_profile_is_the_model_with_its_lora(tiny_fold
     assert not made.residency.relieve()
     await made.drain()
     await broker.close()
+
+
+@pytest.fixture
+async def pinning(tmp_path: Path) -> AsyncIterator[tuple[Bundle, Registry]]:
+    """A bundle that keeps a model loaded, and its catalogue, which has no model yet."""
+    registry, broker = Registry(), MemoryBroker()
+    await broker.connect()
+    settings = Settings(pinned_models=PINNED, cache_dir=str(tmp_path / "cache"), precision="float32")
+    made = Bundle(broker, registry, settings, asyncio.Event())
+    await made.start(Warming())
+    yield made, registry
+    await made.drain()
+    await broker.close()
+
+
+async def test_a_pinned_model_that_comes_later_is_loaded_then_and_one_that_is_gone_from_the_catalogue_may_go(
+    pinning: tuple[Bundle, Registry], tiny_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle, registry = pinning
+    registry.put(tiny_model.spec(tiny_folder, PLAIN))
+    bundle.catalogue_changed()
+    registry.put(tiny_model.spec(tiny_folder, PINNED))
+    bundle.catalogue_changed()
+    await eventually(lambda: bundle.presence.now().models == (PINNED,))
+    assert not bundle.residency.relieve()
+    caplog.clear()
+    registry.remove(PINNED)
+    bundle.catalogue_changed()
+    await eventually(bundle.residency.relieve)
+    assert bundle.residency.resident() == ()
+    assert [line for line in caplog.messages if "not pinned" in line and PINNED in line]
+
+
+async def test_a_pinned_model_that_is_changed_is_loaded_as_it_is_now_before_anybody_asks(
+    pinning: tuple[Bundle, Registry], tiny_folder: Path, tmp_path: Path
+) -> None:
+    bundle, registry = pinning
+    registry.put(tiny_model.spec(tiny_folder, PINNED))
+    bundle.catalogue_changed()
+    await eventually(lambda: bundle.presence.now().models == (PINNED,))
+    one = bundle.residency.bytes
+    registry.put(tiny_model.spec(shutil.copytree(tiny_folder, tmp_path / "new"), PINNED))
+    bundle.catalogue_changed()
+    await eventually(lambda: bundle.residency.bytes == 2 * one)  # the old one stays for what is in flight
 
 
 async def test_a_device_out_of_memory_is_relieved_by_the_residency(bundle: Bundle, tiny_folder: Path) -> None:
