@@ -1,4 +1,4 @@
-"""The tiny model the engine's tests run on."""
+"""The tiny model the engine's tests run on, and a hub that cannot be reached."""
 
 from __future__ import annotations
 
@@ -19,3 +19,13 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> EncoderModel:
     return tiny_model.load(tiny_model.spec(tiny_folder), tiny_folder)
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The Hugging Face Hub has a name nobody resolves, and its cache is empty."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)

