@@ -83,7 +83,8 @@ def wanted(request: EncodeRequest, model: str, offered: Sequence[str]) -> list[O
         InvalidInputError: an output type the model does not offer, no output at all, or a dtype sparse vectors lack.
     """
     options = request.params.options or {}
-    encoded = ["dense"] if options.get("muvera") is not None and "multivector" in offered else []
+    muvera = options.get("muvera")
+    encoded = ["dense"] if muvera is not None and muvera is not False and "multivector" in offered else []
     has = [name for name in OUTPUT_TYPES if name in (*offered, *encoded)]
     by_default = ["dense"] if "dense" in has else has
     in_options = options.get("output_types")

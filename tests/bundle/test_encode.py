@@ -267,14 +267,16 @@ def test_a_fixed_dimensional_encoding_is_a_dense_vector_of_the_multivectors(colb
         assert np.allclose(found, encode_all([own for own in vectors if own is not None]), atol=1e-5)
 
 
-def test_muvera_without_settings_takes_the_defaults_and_null_leaves_it_out(colbert: EncoderModel) -> None:
+def test_muvera_without_settings_takes_the_defaults_and_null_and_false_leave_it_out(colbert: EncoderModel) -> None:
     assert np.array_equal(dense(colbert, options={"muvera": {}}), dense(colbert, options={"muvera": True}))
-    assert run(colbert, options={"muvera": None})[0].dense is None
+    for off in (None, False):
+        assert run(colbert, options={"muvera": off})[0].dense is None
 
 
-@pytest.mark.parametrize("settings", [{"buckets": 3}, False, "on", 0])
-def test_muvera_settings_it_does_not_know_are_refused(colbert: EncoderModel, settings: object) -> None:
-    assert refused(colbert, options={"muvera": settings}).field == "params.options.muvera"
+@pytest.mark.parametrize("settings", [{"buckets": 3}, "on", 0])
+@pytest.mark.parametrize("output", ["dense", "multivector"])
+def test_muvera_settings_it_does_not_know_are_refused(colbert: EncoderModel, output: str, settings: object) -> None:
+    assert refused(colbert, output_types=[output], options={"muvera": settings}).field == "params.options.muvera"
 
 
 def test_muvera_of_a_model_without_multivectors_is_refused(tiny: EncoderModel) -> None:
@@ -288,6 +290,16 @@ def test_an_output_type_the_model_lacks_is_refused_with_those_it_has(tiny: Encod
 
 def test_an_unknown_option_is_refused(tiny: EncoderModel) -> None:
     assert refused(tiny, options={"temperature": 1}).field == "params.options.temperature"
+
+
+@pytest.mark.parametrize("options", [{"normalize": True}, {"dimensions": 8}, {"pooling": "cls"}])
+def test_an_option_of_an_output_that_the_model_lacks_is_refused_with_those_it_has(
+    colbert: EncoderModel, options: dict[str, object]
+) -> None:
+    (name,) = options
+    error = refused(colbert, options=options)
+    assert error.field == f"params.options.{name}"
+    assert "muvera" in str(error.limit) and name not in str(error.limit)
 
 
 def test_the_error_policy_refuses_a_text_over_the_models_limit_or_the_requests(tiny: EncoderModel) -> None:

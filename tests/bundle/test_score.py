@@ -216,3 +216,29 @@ def test_a_pair_over_the_limit_is_cut_or_refused_as_asked(cross: tuple[EncoderMo
 def test_an_unknown_option_is_refused(cross: tuple[EncoderModel, Path]) -> None:
     error = refused(cross[0], Item(text="hello"), [Item(text="ship")], options={"top_n": 3})
     assert error.field == "options.top_n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "field"),
+    [
+        ("cross", {"instruction": "Find."}, "instruction"),
+        ("cross", {"options": {"instruction": "Find."}}, "options.instruction"),
+        ("late", {"instruction": "Find."}, "instruction"),
+        ("late", {"options": {"instruction": "Find."}}, "options.instruction"),
+        ("late", {"options": {"activation": "sigmoid"}}, "options.activation"),
+        ("judge", {"options": {"query_max_length": 3}}, "options.query_max_length"),
+    ],
+)
+def test_what_another_kind_of_scorer_takes_is_refused_not_ignored(
+    kind: str, fields: dict[str, Any], field: str, request: pytest.FixtureRequest
+) -> None:
+    made = request.getfixturevalue(kind)
+    model = made if isinstance(made, EncoderModel) else made[0]
+    assert refused(model, Item(text="hello"), [Item(text="ship")], **fields).field == field
+
+
+def test_maxsim_cuts_a_query_where_encode_cuts_it(late: EncoderModel) -> None:
+    long, short = "hello ship world", "hello"
+    cut = run(late, long, ["ship world"], options={"query_max_length": 3}).scores[0].score
+    assert cut == pytest.approx(run(late, short, ["ship world"]).scores[0].score)
+    assert cut != pytest.approx(run(late, long, ["ship world"]).scores[0].score)

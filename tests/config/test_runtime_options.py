@@ -14,6 +14,7 @@ from sie_config.model import model_spec, runtime_options
 from sie_config.model.model_spec import Lora, Profile
 from sie_config.model.profile import with_profile
 from sie_config.model.sources import LocalSource
+from sie_config.model.tasks import Dense, Multivector, Score, Sparse, Tasks
 from sie_sdk.errors import ConfigurationError, InvalidInputError, UnknownProfileError
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest
 from sie_sdk.wire import Request
@@ -28,7 +29,7 @@ COMPACT = {
     "threshold": 0.5,
 }
 MODEL = msgspec.structs.replace(
-    EVERYTHING, tasks=msgspec.structs.replace(EVERYTHING.tasks, extract=TAGGER.tasks.extract)
+    EVERYTHING, tasks=msgspec.structs.replace(EVERYTHING.tasks, extract=TAGGER.tasks.extract, score=Score())
 )
 PROFILED = msgspec.structs.replace(MODEL, profiles={"compact": Profile(COMPACT), "plain": Profile()})
 CHOSEN = PROFILED.with_profile("compact")
@@ -105,6 +106,21 @@ def test_a_profile_that_is_no_name_is_refused(value: object) -> None:
         with_profile(encode(options={"profile": value}), PROFILED)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "mute"),
+    [
+        (Tasks(dense=Dense(dim=8)), {"muvera"}),
+        (Tasks(sparse=Sparse(dim=8)), {"muvera", "normalize", "dimensions", "pooling"}),
+        (Tasks(multivector=Multivector(dim=8)), {"normalize", "dimensions", "pooling"}),
+        (Tasks(dense=Dense(dim=8), multivector=Multivector(dim=8)), set()),
+        (Tasks(score=Score()), set(runtime_options.ENCODE)),
+    ],
+    ids=["dense", "sparse", "multivector", "two", "none"],
+)
+def test_encode_has_no_options_for_outputs_that_a_model_lacks(tasks: Tasks, mute: set[str]) -> None:
+    assert set(runtime_options.ENCODE) - set(runtime_options.encode(tasks)) == mute
+
+
 NAMES = st.sampled_from(sorted(runtime_options.KNOWN - {"output_types", "output_dtype", "instruction", "lora_id"}))
 
 
@@ -118,7 +134,7 @@ def test_merged_options_are_the_request_s_own_and_nothing_that_the_operation_doe
     options = merged.params.options or {}
     assert own.items() <= options.items()
     added = options.keys() - own.keys()
-    assert added == {name for name in profile if name in runtime_options.ENCODE and name not in own}
+    assert added == {name for name in profile if name in runtime_options.encode(spec.tasks) and name not in own}
 
 
 LORA = Lora((LocalSource("adapter"),))
@@ -171,8 +187,8 @@ def test_a_spec_may_allow_requests_some_options_only_and_its_profiles_all() -> N
 
 
 def test_every_option_that_an_operation_reads_has_a_type_and_no_other_has_one() -> None:
-    read = {*runtime_options.ENCODE, *runtime_options.SCORE, *runtime_options.PARAMS}
-    read |= {name for names in runtime_options.EXTRACT.values() for name in names}
+    read = {*runtime_options.ENCODE, *runtime_options.PARAMS}
+    read |= {*chain(*runtime_options.SCORE.values()), *chain(*runtime_options.EXTRACT.values())}
     assert read == runtime_options.KNOWN
 
 
@@ -180,7 +196,11 @@ def test_every_option_is_described() -> None:
     docs = Path(__file__).parents[2] / "docs"
     described = (docs / "outputs.md").read_text(), (docs / "extract.md").read_text(), (docs / "http.md").read_text()
     for names, text in zip(
-        (runtime_options.ENCODE, {*chain(*runtime_options.EXTRACT.values())}, runtime_options.SCORE),
+        (
+            runtime_options.ENCODE,
+            {*chain(*runtime_options.EXTRACT.values())},
+            {*chain(*runtime_options.SCORE.values())},
+        ),
         described,
         strict=True,
     ):

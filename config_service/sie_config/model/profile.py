@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from sie_config.model import variant
+from sie_config.model import runtime_options, variant
 from sie_config.model.model_spec import ModelSpec
-from sie_config.model.runtime_options import ENCODE, EXTRACT, PARAMS, SCORE
+from sie_config.model.runtime_options import PARAMS
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import EncodeRequest, ExtractRequest, ScoreRequest
 from sie_sdk.wire import Request
@@ -100,12 +100,11 @@ def _merged(request: Request, spec: ModelSpec, own: dict[str, Any], defaults: Ma
                 for name in PARAMS
                 if defaults.get(name) is not None and getattr(request.params, name) is None and name not in own
             }
-            read = [name for name in ENCODE if name not in PARAMS]
+            read = [name for name in runtime_options.encode(spec.tasks) if name not in PARAMS]
         case ScoreRequest():
-            return msgspec.structs.replace(request, options=_options(own, defaults, SCORE))
+            return msgspec.structs.replace(request, options=_options(own, defaults, runtime_options.score(spec.tasks)))
         case ExtractRequest():
-            task = spec.tasks.extract
-            params, read = {}, list(EXTRACT.get(task.kind, ())) if task is not None else []
+            params, read = {}, list(runtime_options.extract(spec.tasks))
     changed = msgspec.structs.replace(request.params, **params, options=_options(own, defaults, read))
     return msgspec.structs.replace(request, params=changed)
 

@@ -18,7 +18,13 @@ ENCODE: Final = (
     *("is_query", "overflow_policy", "max_seq_length", "query_max_length", "normalize", "dimensions", "pooling"),
     *("query_template", "doc_template", "default_instruction", "output_types", "muvera", "lora_id"),
 )
-SCORE: Final = ("overflow_policy", "max_seq_length", "activation", "instruction", "lora_id")
+"""All there are; what of them a model has says `encode`."""
+SCORE: Final[Mapping[str, tuple[str, ...]]] = {
+    "cross_encoder": ("overflow_policy", "max_seq_length", "activation", "lora_id"),
+    "yes_no": ("overflow_policy", "max_seq_length", "activation", "instruction", "lora_id"),
+    "maxsim": ("overflow_policy", "max_seq_length", "query_max_length", "lora_id"),
+}
+"""By the kind of the model's task."""
 EXTRACT: Final[Mapping[str, tuple[str, ...]]] = {
     "entities": ("threshold", "aggregation_strategy", "flat_ner", "max_seq_length", "lora_id"),
     "classes": ("threshold", "top_k", "multi_label", "overflow_policy", "max_seq_length", "lora_id"),
@@ -140,13 +146,29 @@ def muvera_numbers(dim: int, repetitions: int | None, simhash_bits: int | None, 
 KNOWN: Final = frozenset(Options.__struct_fields__)
 
 
+_OF_DENSE: Final = frozenset({"normalize", "dimensions", "pooling"})
+_OF_MULTIVECTOR: Final = frozenset({"muvera"})
+
+
+def encode(tasks: Tasks) -> tuple[str, ...]:
+    """The options of encode that say something to a model with these tasks; none if it does not encode."""
+    if not (tasks.dense or tasks.sparse or tasks.multivector):
+        return ()
+    mute = (frozenset() if tasks.dense else _OF_DENSE) | (frozenset() if tasks.multivector else _OF_MULTIVECTOR)
+    return tuple(name for name in ENCODE if name not in mute)
+
+
+def score(tasks: Tasks) -> tuple[str, ...]:
+    """The options of score with these tasks; none if the model does not score."""
+    return SCORE[tasks.score.kind] if tasks.score else ()
+
+
+def extract(tasks: Tasks) -> tuple[str, ...]:
+    """The options of extract with these tasks; none if the engine does not compute that kind."""
+    return EXTRACT.get(tasks.extract.kind, ()) if tasks.extract else ()
+
+
 def read_by(tasks: Tasks) -> set[str]:
     """The options that some operation reads for a model that has these tasks."""
-    read: set[str] = set()
-    if tasks.dense or tasks.sparse or tasks.multivector:
-        read |= {*ENCODE, *PARAMS}
-    if tasks.score:
-        read |= {*SCORE}
-    if tasks.extract:
-        read |= {*EXTRACT.get(tasks.extract.kind, ())}
-    return read
+    encoded = encode(tasks)
+    return {*encoded, *(PARAMS if encoded else ()), *score(tasks), *extract(tasks)}

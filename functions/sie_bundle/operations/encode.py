@@ -23,7 +23,6 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Multivector, Pooling
 from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
-from sie_sdk.errors import InvalidInputError
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, SparseOutput
 from sie_sdk.quantize import quantize
 from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage
@@ -51,10 +50,11 @@ def plan(model: Model, spec: ModelSpec, request: EncodeRequest) -> Plan:
         InputTooLongError: a text over the limit with ``overflow_policy="error"``.
     """
     params = request.params
-    options = Options(params.options, runtime_options.ENCODE, "params.options")
     wanted = wire_outputs.wanted(request, spec.id, spec.outputs)
+    options = Options(params.options, runtime_options.encode(spec.tasks), "params.options")
     is_query = options.flag("is_query")
-    fde = _muvera(spec, options) if options.given("muvera") is not None and "dense" in wanted else None
+    encoding = _muvera(spec, options)
+    fde = encoding if "dense" in wanted else None
     dims, dense, unit = _dense(model, spec, options)
     heads = list(dict.fromkeys(name if name != "dense" else "multivector" if fde else dense for name in wanted))
     texts = [item.text or "" for item in request.items]
@@ -140,8 +140,6 @@ def multivector_output(vectors: Sequence[Floats], dtype: OutputDtype) -> Multive
 def _dense(model: Model, spec: ModelSpec, options: Options) -> tuple[int, str, bool]:
     """How many dimensions, of which head, and whether they are still to be brought to length 1."""
     if (dense := spec.tasks.dense) is None:
-        if options.given("pooling") is not None:
-            raise InvalidInputError(f"{spec.id} has no dense vectors to pool.", field=options.field("pooling"))
         return 0, "dense", False
     dims = options.count("dimensions", dense.dim, dense.dim)
     if dims != dense.dim and dims not in dense.dims:
@@ -157,15 +155,13 @@ def _dense(model: Model, spec: ModelSpec, options: Options) -> tuple[int, str, b
     return dims, head, unit and not (dense.normalize and dims == dense.dim)
 
 
-def _muvera(spec: ModelSpec, options: Options) -> Muvera:
-    """The encoding ``options.muvera`` describes: true, or a map of the fields of `Muvera`."""
-    if (task := spec.tasks.multivector) is None:
-        raise InvalidInputError(
-            f"{spec.id} has no multivectors to make a fixed dimensional encoding of.", field="params.options.muvera"
-        )
+def _muvera(spec: ModelSpec, options: Options) -> Muvera | None:
+    """The encoding ``options.muvera`` describes: true, or a map of the fields of `Muvera`; None and false: none."""
+    given = options.given("muvera")
+    if (task := spec.tasks.multivector) is None or given is None or given is False:
+        return None
     from sie_bundle.operations.muvera import Muvera
 
-    given = options.given("muvera")
     fields = {} if given is True else given
     try:
         return Muvera(dim=task.dim, **fields)

@@ -72,7 +72,7 @@ def plan(model: Model, spec: ModelSpec, request: ExtractRequest) -> Plan:
     for name in ("output_schema", "instruction"):
         if getattr(params, name):
             raise InvalidInputError(f"{spec.id} takes no {name}.", field=f"params.{name}", hint="Leave it out.")
-    options = Options(params.options, runtime_options.EXTRACT.get(task.kind, ()), "params.options")
+    options = Options(params.options, runtime_options.extract(spec.tasks), "params.options")
     planners = {"entities": _entities, "classes": _classes, "entailment": _entailment, "spans": _spans}
     return planners[task.kind](model, spec, request, task, options)
 

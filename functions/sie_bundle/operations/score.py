@@ -44,10 +44,16 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
         InputTooLongError: a pair over the limit with ``overflow_policy="error"``; see `check_repeated`.
         ModelLoadFailedError: the model computes more than a score; when the plan is finished.
     """
-    options = Options(request.options, runtime_options.SCORE, "options")
     if (task := spec.tasks.score) is None:
         raise InvalidInputError(
             f"{spec.id} does not score.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."
+        )
+    options = Options(request.options, runtime_options.score(spec.tasks), "options")
+    if request.instruction and task.kind != "yes_no":
+        raise InvalidInputError(
+            f"{spec.id} takes no instruction.",
+            field="instruction",
+            hint="Leave it out: of models that score, those that are asked for yes or no take one.",
         )
     if task.kind == "maxsim":
         return _maxsim(model, spec, request, options)
