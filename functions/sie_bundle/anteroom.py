@@ -1,4 +1,4 @@
-"""The anteroom: places in hand for work whose model is not loaded, apart from those of models that are.
+"""The anteroom: places in hand for work whose model is not loaded, or not as it is wanted, apart from the other places.
 
 Work that waits for a load would fill a worker's hands, and what could be computed meanwhile would wait with it. Owns
 who gets how many of these places; what a place is, is ``sie_broker.room``'s.
@@ -32,15 +32,15 @@ class Anteroom:
 
 
 class Places:
-    """What one pull takes (`contract.Room`): of the room while its model is loaded, and else of the anteroom.
+    """What one pull takes (`contract.Room`): of the room while its model is ``ready``, and else of the anteroom.
 
-    ``full``: is entered while the room has no place left.
+    A share of the anteroom is the pull's from when it begins until the model is loaded or it ends, whatever comes.
     """
 
-    def __init__(self, room: Room, anteroom: Anteroom, loaded: Callable[[], bool]) -> None:
+    def __init__(self, room: Room, anteroom: Anteroom, ready: Callable[[], bool]) -> None:
         self._room = room
         self._anteroom = anteroom
-        self._loaded = loaded
+        self._ready = ready
         self._share = 0
         self._own: Room | None = None
         self._reserved_in = room
@@ -48,7 +48,7 @@ class Places:
     @property
     def now(self) -> Room:
         """Where what comes now is to have its place."""
-        if self._loaded():
+        if self._ready():
             self.close()
             return self._room
         if self._own is None:

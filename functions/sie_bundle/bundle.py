@@ -138,6 +138,7 @@ class Bundle:
             loaded=self._loaded,
             max_in_hand=settings.max_in_hand,
             max_reply_bytes=settings.max_reply_bytes,
+            loading=self._loading,
         )
         self.door = Door(self.presence, registry, self.worker.run, settings.max_body_bytes)
         self._membership = Membership(broker.pools, self.presence.worker, self._told)
@@ -196,6 +197,7 @@ class Bundle:
             alone=count if threads == 1 and count == streams else threads,
             count=None if self._on_gpu else count,
             loading=self.residency.is_loading,
+            free=self.residency.free,
             relieve=self.residency.relieve,
         )
 
@@ -215,6 +217,10 @@ class Bundle:
     def _loaded(self) -> set[str]:
         """The ids of the models that are loaded, with whatever LoRA."""
         return {name.partition(":")[0] for name in self.residency.resident()}
+
+    def _loading(self) -> set[str]:
+        """Of those on their way in, with whatever LoRA."""
+        return {name.partition(":")[0] for name in self.residency.loading()}
 
     def _counts(self) -> Counts:
         worker, memory = self.worker, self._memory()

@@ -47,7 +47,8 @@ Operation = Callable[[Work], Awaitable[bytes]]
 class Worker:
     """Serves a lane of the broker: that it was started in, or that of another pool it was given to.
 
-    ``operations``: what to do per op; ``loaded``: the ids of the models that are loaded now.
+    ``operations``: what to do per op; ``loaded``: the ids of the models that are loaded now; ``loading``: of those on
+    their way in, which may be loaded too, in another version or with another LoRA.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Worker:
         loaded: Callable[[], Collection[str]],
         max_in_hand: int,
         max_reply_bytes: int = MAX_REPLY_BYTES,
+        loading: Callable[[], Collection[str]] = tuple,
     ) -> None:
         # Room of its own for each class: bulk work in hand keeps no interactive work waiting.
         self.full = Occupancy()
@@ -72,6 +74,7 @@ class Worker:
         self._name = name
         self._operations = operations
         self._loaded = loaded
+        self._loading = loading
         self._max_reply_bytes = max_reply_bytes
         self._isolation = Isolation(broker.jobs)
         self._pulls = Pulls(broker, registry, lane, loaded, self._pull)
@@ -107,12 +110,15 @@ class Worker:
         def loaded() -> bool:
             return queue.model in self._loaded()
 
+        def ready() -> bool:
+            return queue.model not in self._loading() and loaded()
+
         def ended(room: Room, task: asyncio.Task[None]) -> None:
             self._in_hand.discard(task)
             room.leave()
             self.busy.leave()
 
-        with closing(Places(self._rooms[queue.priority], self._anterooms[queue.priority], loaded)) as places:
+        with closing(Places(self._rooms[queue.priority], self._anterooms[queue.priority], ready)) as places:
             async with aclosing(self._broker.pull(queue, places, lambda: 0 if loaded() else 5)) as deliveries:
                 async for delivery in deliveries:
                     self._pulls.want(queue)

@@ -100,10 +100,12 @@ async def test_no_more_is_taken_than_there_is_room_for(ready: Broker) -> None:
     assert operation.most == 4
 
 
-async def test_work_that_waits_for_a_load_leaves_room_for_other_models(broker: Broker) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["of its model", "of its model's next version or LoRA"])
+async def test_work_that_waits_for_a_load_leaves_room_for_other_models(broker: Broker, beside: bool) -> None:
     cold, other = (msgspec.structs.replace(SPEC, id=f"{SPEC.id}-{name}") for name in ("cold", "other"))
     await broker.provision([(LANE, spec.id) for spec in (SPEC, cold, other)])
-    loading, seen, models = asyncio.Event(), list[str](), {MODEL}
+    loading, seen, coming = asyncio.Event(), list[str](), {cold.id}
+    models = {MODEL, cold.id} if beside else {MODEL}
 
     async def operation(work: Work) -> bytes:
         seen.append(work.model)
@@ -112,7 +114,9 @@ async def test_work_that_waits_for_a_load_leaves_room_for_other_models(broker: B
         return b"done"
 
     registry = Registry([SPEC, cold, other])
-    worker = Worker(broker, registry, LANE, "w", {"encode": operation}, lambda: models, max_in_hand=4)
+    worker = Worker(
+        broker, registry, LANE, "w", {"encode": operation}, lambda: models, max_in_hand=4, loading=lambda: coming
+    )
     for number in range(20):
         await broker.submit(msgspec.structs.replace(work(f"cold-{number}"), model=cold.id))
     worker.start()
@@ -125,6 +129,7 @@ async def test_work_that_waits_for_a_load_leaves_room_for_other_models(broker: B
             assert (await result(broker, f"{spec.id}-{number}")).data == b"done"
     assert seen.count(cold.id) == 2
     models.add(cold.id)
+    coming.clear()
     loading.set()
     await backlog_empty(broker)
     assert seen.count(cold.id) == 20
