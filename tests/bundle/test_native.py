@@ -89,6 +89,24 @@ def test_a_compiler_may_be_named_with_what_stands_before_it(tmp_path: Path, monk
     assert native.made(OF, tmp_path).is_file()
 
 
+@pytest.mark.parametrize("folder", ["o'brien", "two words"])
+def test_a_compiler_s_path_may_have_spaces_and_quotes(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / folder).mkdir()
+    (compiler := tmp_path / folder / "c++").symlink_to(shutil.which("g++") or "c++")
+    monkeypatch.setenv("CXX", str(compiler))
+    assert native.made(OF, tmp_path / "kernels").is_file()
+
+
+def test_a_command_that_is_none_costs_speed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "o'brien")
+    assert native.library(OF, tmp_path / "kernels") is None
+    assert "is no command" in caplog.text
+
+
 def test_a_folder_that_cannot_be_written_costs_speed_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     assert native.library(OF, Path("/proc/nowhere")) is None
     assert "torch computes each step" in caplog.text

@@ -114,7 +114,7 @@ def made(of: str, folder: Path) -> Path:
     """
     if (path := folder / _name(of)).exists() and path.stat().st_size:
         return path
-    compiler = shlex.split(os.environ.get("CXX", "")) or [*filter(None, map(shutil.which, COMPILERS))][:1]
+    compiler = _named(os.environ.get("CXX", "")) or [*filter(None, map(shutil.which, COMPILERS))][:1]
     if not compiler:
         raise FileNotFoundError(f"there is no C++ compiler ({' or '.join(COMPILERS)}; CXX names another)")
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,6 +128,14 @@ def made(of: str, folder: Path) -> Path:
             raise OSError(f"{compiler[0]} failed: {done.stderr.strip()[-500:]}")
         unfinished.replace(path)
     return path
+
+
+def _named(cxx: str) -> list[str]:
+    """The words of a command; a program of that name, with whatever spaces and quotes, is one."""
+    try:
+        return [cxx] if shutil.which(cxx) else shlex.split(cxx)
+    except ValueError as error:
+        raise OSError(f"CXX={cxx!r} is no command: {error}") from error
 
 
 @functools.cache
