@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import shutil
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from sie_bundle.engine.cost import Fit
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.model import Model
+from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.tokenization import Row
 from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
 from sie_config.model.model_spec import ModelSpec
@@ -243,24 +249,46 @@ async def test_a_checkpoint_that_host_memory_cannot_hold_drives_no_other_out(
     assert made.from_disk == [small.id, large.id]
 
 
-@pytest.mark.parametrize("raised", [None, ZeroDivisionError, MemoryError], ids=["not finite", "error", "memory"])
+class Busy:
+    """A model whose pass takes until it is told."""
+
+    def __init__(self) -> None:
+        self.fit, self.done = Fit(), threading.Event()
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
+        assert self.done.wait(10)
+        return {"dense": np.zeros((len(rows), 1), np.float32)}
+
+
+@pytest.mark.parametrize("requests", [1, 2], ids=["alone", "in one pass with another"])
+@pytest.mark.parametrize(
+    "raised",
+    [None, ZeroDivisionError, MemoryError, TypeError],
+    ids=["not finite", "error", "memory", "outputs that are none"],
+)
 async def test_a_model_is_in_use_no_longer_than_its_last_request_even_if_that_fails(
-    tiny_folder: Path, loads: Loads, clock: Clock, raised: type[Exception] | None
+    tiny_folder: Path, loads: Loads, clock: Clock, raised: type[Exception] | None, requests: int
 ) -> None:
-    def fail(*_: object) -> object:
+    def fail(rows: Sequence[Row], _: object) -> object:
         assert raised is not None
+        if raised is TypeError:
+            return {"dense": [None] * len(rows)}
         raise raised
 
-    models, executor = residency(tiny_folder, loads, clock), Executor()
+    models, executor, busy = residency(tiny_folder, loads, clock), Executor(), Busy()
     model = await models.model(tiny_model.spec(tiny_folder))
     if raised is not None:
         model.forward = fail  # type: ignore[method-assign, assignment]
     rows = model.tokenizer.rows(["poison"] * 3, 32)
     gc.disable()
     try:
-        asked = asyncio.create_task(executor.forward(model, rows, ["dense"]))
-        await asyncio.wait([asked])
-        assert asked.exception() is not None
+        first = asyncio.create_task(executor.forward(busy, rows, ["dense"]))
+        await eventually(lambda: executor.running == 1)
+        asked = [asyncio.create_task(executor.forward(model, rows, ["dense"])) for _ in range(requests)]
+        await eventually(lambda: executor.waiting_tokens == requests * sum(map(len, rows)))
+        busy.done.set()
+        await asyncio.wait([first, *asked])
+        assert all(each.exception() is not None for each in asked)
         del asked, model
         await eventually(models.relieve)
     finally:

@@ -76,18 +76,31 @@ async def test_a_single_row_that_does_not_fit_is_refused_with_a_typed_error(erro
         with pytest.raises(OutOfMemoryError) as caught:
             await executor.forward(Cramped(0, error), rows(1, 2, 3), ["dense"])
         fine = await executor.forward(Cramped(1, error), rows(4), ["dense"])
-    assert caught.value.status == 503
+    assert caught.value.status == 503 and caught.value.retry_after == 5.0
     assert fine.outputs["dense"].ravel().tolist() == [4]
 
 
-async def test_memory_is_freed_before_a_batch_is_split() -> None:
-    model = Cramped(1, MemoryError())
+@pytest.mark.parametrize(
+    ("cached", "idle", "batches"),
+    [(2, 0, [3, 3]), (1, 1, [3, 3, 3]), (0, 2, [3, 3, 3, 3]), (1, 0, [3, 3, 1, 2])],
+    ids=["what is unused is enough", "and one idle model", "two idle models", "both are not, and it is split"],
+)
+async def test_what_is_unused_goes_before_what_is_idle_and_both_before_a_batch_is_split(
+    cached: int, idle: int, batches: list[int]
+) -> None:
+    model, tried = Cramped(1, MemoryError()), list[str]()
+
+    def free() -> None:
+        tried.append("free")
+        model.most += cached
 
     def relieve() -> bool:
-        model.most += 1
-        return model.most <= 4
+        tried.append("relieve")
+        model.most += tried.count("relieve") <= idle
+        return tried.count("relieve") <= idle
 
-    async with running(relieve=relieve) as executor:
+    async with running(free=free, relieve=relieve) as executor:
         done = await executor.forward(model, rows(1, 2, 3), ["dense"])
     assert done.outputs["dense"].ravel().tolist() == [1, 2, 3]
-    assert model.batches == [3, 3, 3]
+    assert model.batches == batches
+    assert tried[0] == "free" and tried.count("free") == 1

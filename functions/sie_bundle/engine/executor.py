@@ -12,71 +12,25 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Protocol, TypeAlias
-
-import msgspec
 
 from sie_broker import clock
-from sie_bundle.engine import cores, outputs
-from sie_bundle.engine.batch import Entry, Limits, Slice, form
+from sie_bundle.engine import cores
+from sie_bundle.engine.batch import Limits, Slice, form
 from sie_bundle.engine.cores import Cores
-from sie_bundle.engine.cost import Fit, reading
+from sie_bundle.engine.cost import reading
 from sie_bundle.engine.failure import is_out_of_memory, tellable
 from sie_bundle.engine.gathering import Gathering, awaited, patience_s
-from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.request import Forwarded, Model, Outcome, Request, gather, is_last, request_of
 from sie_bundle.engine.tokenization import Row
-from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, UnavailableError
+from sie_sdk.errors import DeadlineExceededError, OutOfMemoryError, SIEError, UnavailableError
 
 log = logging.getLogger("sie.bundle.executor")
 
 LATE = "The deadline passed while the request waited for the device."
-
-
-class Model(Protocol):
-    """What the executor needs of a model. Requests for equal models share batches, whatever heads they want."""
-
-    fit: Fit
-
-    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> Mapping[str, Outputs]: ...
-
-
-class Forwarded(msgspec.Struct, frozen=True, eq=False):
-    """A request's outputs by head, one for each of its rows, and when it was queued, first started and last ended."""
-
-    outputs: Mapping[str, Outputs]
-    queued: float
-    """Seconds of ``time.monotonic()``, like the two others."""
-    started: float
-    ended: float
-
-
-class _Request(Entry, frozen=True, eq=False, kw_only=True):
-    """An entry with its rows and its caller. ``done``: by first row, what batches have computed of it so far."""
-
-    model: Model
-    rows: Sequence[Row]
-    heads: tuple[str, ...]
-    answer: asyncio.Future[Forwarded]
-    done: dict[int, Forwarded]
-
-    def add(self, part: Slice, done: Forwarded) -> Forwarded | None:
-        """Note what was computed of it; the whole with its last part."""
-        self.done[part.start] = done
-        if sum(outputs.count(known.outputs) for known in self.done.values()) < len(self.rows):
-            return None
-        parts = [self.done[start] for start in sorted(self.done)]
-        return Forwarded(
-            {head: outputs.join([known.outputs[head] for known in parts]) for head in self.heads},
-            self.queued,
-            min(known.started for known in parts),
-            max(known.ended for known in parts),
-        )
-
-
-Outcome: TypeAlias = tuple[_Request, Forwarded | Exception]
+TOO_LARGE = "The device has not the memory for this item now."
 
 
 class Executor:
@@ -90,7 +44,8 @@ class Executor:
         alone: threads of a pass beside which there is nothing to do; None: as many as of any other.
         count: the cores that passes share with the event loop; None: there are enough for all streams.
         loading: whether a model is being loaded on the same cores.
-        relieve: frees memory of the device after a forward pass ran out of it; returns whether there was any to free.
+        free: returns memory of the device that nobody uses to it, after a forward pass ran out of it.
+        relieve: lets go of something for the next try; returns whether there was anything.
     """
 
     def __init__(
@@ -102,6 +57,7 @@ class Executor:
         alone: int | None = None,
         count: int | None = None,
         loading: Callable[[], bool] = lambda: False,
+        free: Callable[[], None] = lambda: None,
         relieve: Callable[[], bool] = lambda: False,
     ) -> None:
         self.texts_computed = 0
@@ -112,6 +68,7 @@ class Executor:
         self._max_batch_s = max_batch_s
         self._cores = Cores(threads, alone, count)
         self._loading = loading
+        self._free = free
         self._relieve = relieve
         self._queue: list[Slice] = []
         self.waiting_tokens = 0
@@ -157,7 +114,7 @@ class Executor:
         """
         answer: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
         now = time.monotonic()
-        request = _Request(
+        request = Request(
             key=id(model),
             lengths=tuple(len(row) for row in rows),
             deadline=None if deadline is None else now + deadline - clock.now(),
@@ -221,7 +178,7 @@ class Executor:
             if before:
                 self.running -= 1
                 self._in_passes -= len(before)
-                answered = sum(map(_is_last, before))
+                answered = sum(map(is_last, before))
                 before.clear()  # an idle stream keeps no request, and so no model that was let go, alive
                 self._await_share(answered, took_s)
             while not self._closing and not (self._queue and self._may_start()):
@@ -240,7 +197,7 @@ class Executor:
                     self._bulk_led = now
             if rest:
                 self._wake()  # another stream may take what is left
-        self._tell([(_request(part), DeadlineExceededError(LATE)) for part in dropped])
+        self._tell([(request_of(part), DeadlineExceededError(LATE)) for part in dropped])
         return batch
 
     def _set_queue(self, queue: list[Slice]) -> None:
@@ -274,24 +231,26 @@ class Executor:
         return self.waiting_tokens >= min(limits.ceiling, limits.tokens)
 
     def _limits(self, leader: Slice) -> Limits:
-        fit = _request(leader).model.fit
+        fit = request_of(leader).model.fit
         return Limits(fit.tokens_within(self._max_batch_s), fit.quadratic, self._max_batch_tokens)
 
-    def _compute(self, batch: list[Slice], leads: bool = False, threads: int | None = None) -> None:
+    def _compute(
+        self, batch: list[Slice], leads: bool = False, threads: int | None = None, freed: bool = False
+    ) -> None:
         """Run one forward pass and give each request its part, or find out alone whose fault a failure is.
 
-        ``leads``: see `_run`; on so many ``threads``.
+        ``leads``: see `_run`; on so many ``threads``. ``freed``: memory was freed for these already.
         """
         started = time.monotonic()
-        rows, wanted = _gather(batch)
-        model = _request(batch[0]).model
+        rows, wanted = gather(batch)
+        model = request_of(batch[0]).model
         try:
             computed = model.forward(rows, wanted)
             for head, texts in wanted.items():
                 if len(computed[head]) != len(texts):
                     raise RuntimeError(f"The model gave {len(computed[head])} {head} outputs for {len(texts)} rows.")
         except BaseException as error:  # whatever an adapter raises, the thread stays
-            return self._recover(batch, tellable(error))
+            return self._recover(batch, tellable(error), freed)
         ended = time.monotonic()
         lengths = [len(row) for row in rows]
         if leads and model.fit.known:
@@ -305,40 +264,41 @@ class Executor:
             at = dict.fromkeys(computed, 0)
             for part in batch:
                 own = {}
-                for head in _request(part).heads:
+                for head in request_of(part).heads:
                     own[head] = computed[head][at[head] : at[head] + part.stop - part.start]
                     at[head] += part.stop - part.start
-                if (outcome := _outcome(part, Forwarded(own, _request(part).queued, started, ended))) is not None:
-                    outcomes.append((_request(part), outcome))
+                request = request_of(part)
+                if (outcome := request.outcome(part, Forwarded(own, request.queued, started, ended))) is not None:
+                    outcomes.append((request, outcome))
         return self._tell(outcomes)
 
-    def _recover(self, batch: list[Slice], error: Exception) -> None:
-        """Out of memory: free some, then halve the batch. Any other failure: each request alone."""
+    def _recover(self, batch: list[Slice], error: Exception, freed: bool) -> None:
+        """Out of memory: free what is unused, then what is idle, then halve. Any other failure: each request alone."""
         if not (batch := [part for part in batch if not part.entry.gone()]):
             return None
         if exhausted := is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # they hold what the failed pass had computed
-            if self._relieve():
-                return self._compute(batch)
+            if not freed:
+                self._free()
+            if not freed or self._relieve():
+                return self._compute(batch, freed=True)
         if len(batch) == 1 and exhausted and batch[0].stop - batch[0].start > 1:
             part = batch[0]
             middle = (part.start + part.stop) // 2
             log.warning("out of memory with %d rows; halved", part.stop - part.start)
-            self._compute([part._replace(stop=middle)])
-            return self._compute([part._replace(start=middle)])
+            self._compute([part._replace(stop=middle)], freed=True)
+            return self._compute([part._replace(start=middle)], freed=True)
         if len(batch) == 1:
-            failure = (
-                error
-                if not exhausted
-                else OutOfMemoryError("The device has not the memory for this item now.", retry_after=5.0)
-            )
-            return self._tell([(_request(batch[0]), failure)])
-        log.warning(
-            "a batch of %d requests failed (%s); %s", len(batch), error, "halved" if exhausted else "each alone"
-        )
+            failure = OutOfMemoryError(TOO_LARGE, retry_after=5.0) if exhausted else error
+            if not isinstance(failure, SIEError):
+                log.error("a pass failed:\n%s", "".join(traceback.format_exception(failure)).rstrip())
+            # Its frames hold on to the request, and so to the model, which must not be for long.
+            return self._tell([(request_of(batch[0]), failure.with_traceback(None))])
+        todo = "halved" if exhausted else "each alone"
+        log.warning("a batch of %d requests failed (%s); %s", len(batch), str(error), todo)
         middle = len(batch) // 2
         for some in [batch[:middle], batch[middle:]] if exhausted else [[part] for part in batch]:
-            self._compute(some)
+            self._compute(some, freed=exhausted)
         return None
 
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
@@ -349,44 +309,6 @@ class Executor:
         for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
             with suppress(RuntimeError):  # it is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_answer, list(own))
-
-
-def _gather(batch: Sequence[Slice]) -> tuple[list[Row], dict[str, list[int]]]:
-    """The rows of a batch, and which of them want which head."""
-    rows: list[Row] = []
-    wanted: dict[str, list[int]] = {}
-    for part in batch:
-        request = _request(part)
-        for head in request.heads:
-            wanted.setdefault(head, []).extend(range(len(rows), len(rows) + part.stop - part.start))
-        rows.extend(request.rows[part.start : part.stop])
-    return rows, wanted
-
-
-def _request(part: Slice) -> _Request:
-    assert isinstance(part.entry, _Request)
-    return part.entry
-
-
-def _is_last(part: Slice) -> bool:
-    """Whether its caller has all rows of the request with it."""
-    return part.stop == len(_request(part).rows)
-
-
-def _outcome(part: Slice, done: Forwarded) -> Forwarded | Exception | None:
-    """What to tell a request after its part of a batch, if anything; an output that is not finite fails it alone."""
-    try:
-        bad = outputs.first_not_finite(done.outputs)
-        if bad is None:
-            return _request(part).add(part, done)
-    except Exception as error:  # an adapter's outputs that are no numbers, or of another shape in each slice
-        return error
-    return InferenceError(
-        "The model's output for this item is not finite.",
-        field=f"items[{part.start + bad}]",
-        row=part.start + bad,
-        hint="Leave this item out; the model cannot represent it.",
-    )
 
 
 def _answer(outcomes: Sequence[Outcome]) -> None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from sie_broker import clock
 from sie_broker.records import Work
-from sie_bundle.engine.executor import Executor, Forwarded
+from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.request import Forwarded
 from sie_bundle.engine.tokenization import Row
 from sie_bundle.residency.residency import Residency
 from sie_bundle.resolved import spec_of

@@ -155,17 +155,17 @@ class Residency:
         # Shielded: a caller that leaves must not stop the load the others wait for.
         return await asyncio.shield(self._loads[spec])
 
-    def relieve(self) -> bool:
-        """Free memory of the device because it ran out. From any thread.
+    def free(self) -> None:
+        """Return what torch and the C library keep of freed memory to the device. From any thread."""
+        memory.give_back(self._device)
 
-        Returns:
-            Whether a model was let go. What torch keeps for itself is returned too, but it has looked there already.
-        """
+    def relieve(self) -> bool:
+        """Let a model go because memory of the device ran out; whether there was one. From any thread."""
         name = self._models.relieve()
         if name is not None:
             log.warning("out of memory: let %s go", base(name))
         self._returned = self._models.gone
-        memory.give_back(self._device)
+        self.free()
         return name is not None
 
     def ease(self) -> bool:
@@ -348,7 +348,7 @@ class Residency:
         over = self._reading().over(self._pressure_percent) + need
         if over > 0 and self._returned < (gone := self._models.gone):
             self._returned = gone
-            memory.give_back(self._device)
+            self.free()
             over = self._reading().over(self._pressure_percent) + need
         return over
 
