@@ -1,6 +1,11 @@
-"""Attention as a GPU computes it where no varlen kernel does, on padded texts: what the CPU's gives, in few calls."""
+"""Attention for GPUs, on a CPU: padded texts give what the CPU's gives, in few calls; which kernel is taken."""
 
 from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from itertools import pairwise
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -8,9 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.engine import attention
-from sie_bundle.engine.attention import flash, kernel, padded, varlen
+from sie_bundle.engine.attention import Attend, flash, kernel, padded, varlen
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.positions import slopes
@@ -71,7 +77,7 @@ def test_a_hundred_lengths_take_few_calls_for_all_layers(monkeypatch: pytest.Mon
 
     def counted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
         calls.append(len(q))
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
+        return scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
 
     monkeypatch.setattr(attention, "scaled_dot_product_attention", counted)
     packed = pack([row([4] * length) for length in range(1, LONGEST + 1)], CPU)
@@ -83,18 +89,71 @@ def test_a_hundred_lengths_take_few_calls_for_all_layers(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("capability", "dtype", "taken"),
+    ("capability", "dtype", "own", "library", "taken"),
     [
-        ((9, 0), torch.bfloat16, (varlen, flash)),
-        ((8, 0), torch.float16, (varlen, flash)),
-        ((9, 0), torch.float32, (padded,)),
-        ((7, 5), torch.float16, (padded,)),
+        ((9, 0), torch.bfloat16, True, False, varlen),
+        ((8, 0), torch.float16, True, True, varlen),
+        ((9, 0), torch.bfloat16, False, True, flash),
+        ((9, 0), torch.bfloat16, False, False, padded),
+        ((9, 0), torch.float32, True, True, padded),
+        ((7, 5), torch.float16, True, True, padded),
     ],
-    ids=["Hopper", "Ampere", "float32", "a T4"],
+    ids=["Hopper", "Ampere", "torch without it", "neither", "float32", "a T4"],
 )
 def test_a_varlen_kernel_is_taken_where_there_is_one(
-    capability: tuple[int, int], dtype: torch.dtype, taken: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    own: bool,
+    library: bool,
+    taken: Attend,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert kernel(torch.device("cuda"), dtype) in taken
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: own)
+    monkeypatch.setattr(attention, "find_spec", lambda name: ModuleSpec(name, None) if library else None)
+    assert kernel(torch.device("cuda"), dtype) is taken
     assert kernel(CPU, dtype) is attend
+
+
+def documented(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """What flash-attention says of its ``flash_attn_varlen_func``, text by text; sights are aligned at the right."""
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert max_seqlen_q == cu_seqlens_q.diff().max() and max_seqlen_k == cu_seqlens_k.diff().max()
+    found, group = torch.empty_like(q), q.shape[1] // k.shape[1]
+    for (begin, end), (first, last) in zip(pairwise(cu_seqlens_q), pairwise(cu_seqlens_k), strict=True):
+        queries, keys = int(end - begin), int(last - first)
+        ahead = torch.arange(keys)[None] - (torch.arange(queries)[:, None] + keys - queries)
+        before, behind = window_size[0], 0 if causal else window_size[1]
+        seen = torch.ones(queries, keys, dtype=torch.bool)
+        seen &= ahead >= -before if before >= 0 else True
+        seen &= ahead <= behind if behind >= 0 else True
+        own_keys, own_values = (x[first:last].repeat_interleave(group, 1).transpose(0, 1) for x in (k, v))
+        each = scaled_dot_product_attention(q[begin:end].transpose(0, 1), own_keys, own_values, seen)
+        found[begin:end] = each.transpose(0, 1)
+    return found
+
+
+@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("key_heads", [HEADS, 2])
+def test_flash_attention_is_called_as_it_is_documented(
+    kind: str, key_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = ModuleType("flash_attn")
+    library.flash_attn_varlen_func = documented  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", library)
+    shortened = [(length, length - (2 if kind == "full" else 0)) for length in (3, 40, 40, 100)]
+    packed = packed_of(shortened)
+    q, k, v = states(len(packed.ids))
+    near, far = (each(q, k[:, :key_heads], v[:, :key_heads], packed, SIGHTS[kind]) for each in (attend, flash))
+    assert (near - far).abs().max() < 1e-5

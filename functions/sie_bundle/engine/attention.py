@@ -1,7 +1,7 @@
 """Attention on packed rows: each text attends to itself alone, with no padding and no mask between texts.
 
-Owns the contract, `Attend`, the choice of a kernel per device, and the kernels for GPUs: flash-attention's varlen,
-torch's own, and padded texts for what neither takes: biases, float32, and GPUs before Ampere. All of them and
+Owns the contract, `Attend`, the choice of a kernel per device, and the kernels for GPUs: torch's own varlen,
+flash-attention's, and padded texts for what neither takes: biases, float32, and GPUs before Ampere. All of them and
 ``cpu_attention`` serve full, causal and windowed attention and a query's augmentation.
 
 Scores are those of 1706.03762: products of queries and keys, divided by sqrt(head_dim).
@@ -10,6 +10,7 @@ Scores are those of 1706.03762: products of queries and keys, divided by sqrt(he
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,18 +42,17 @@ def kernel(device: torch.device, dtype: torch.dtype) -> Attend:
         return attend
     if dtype not in HALVES or torch.cuda.get_device_capability(device)[0] < AMPERE:
         return padded
-    try:
-        import flash_attn  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
+    # The same kernel, FlashAttention-2's; but torch's own is called with all layers at once (``layer``).
+    if torch.backends.cuda.is_flash_attention_available():
         return varlen
-    return flash
+    return flash if find_spec("flash_attn") else padded
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
-    """flash-attention's varlen kernel (2307.08691); GPU, float16 or bfloat16."""
+    """flash-attention's varlen kernel (2307.08691), for a torch that is built without it; float16 or bfloat16."""
     if not sight.unbiased:
         return padded(q, k, v, packed, sight)
-    from flash_attn import flash_attn_varlen_func
+    from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found,unused-ignore]
 
     seen = bounds(packed, sight)
     if seen.attended_to is not None:
