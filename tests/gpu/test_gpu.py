@@ -5,6 +5,7 @@ make test ARGS="-m gpu"
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import precision
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.tokenization import Row, row
-from tests.bundle.test_families import PACKED, rows_of, tasks_of
+from tests.bundle.test_families import PACKED, numbers, rows_of, tasks_of
 from tests.bundle.test_families import load as on_cpu
 
 pytestmark = [
@@ -39,10 +40,9 @@ SIGHTS = {
 
 def kernels() -> list[Attend]:
     there: list[Attend] = [attention.padded]
-    best = attention.kernel(GPU, torch.float16)
-    if best is not attention.padded:
+    if attention.kernel(GPU, torch.float16) is attention.varlen:
         there.append(attention.varlen)
-    if best is attention.flash:
+    if find_spec("flash_attn"):
         there.append(attention.flash)
     return there
 
@@ -90,13 +90,21 @@ def test_every_family_gives_what_it_gives_on_the_cpu(kind: str, tmp_path: Path) 
     expected = on_cpu(kind, tmp_path)
     model = EncoderModel(Checkpoint(expected.spec, tmp_path), device="cuda")
     rows = rows_of(kind, tmp_path)
-    wanted = {head: range(len(rows)) for head in expected.heads if head in ("dense", "logits", "multivector")}
+    wanted = {head: range(len(rows)) for head in expected.heads}
     ours, theirs = model.forward(rows, wanted), expected.forward(rows, wanted)
     assert tasks_of(kind).dense is not None
-    for found, reference in zip(ours["dense"], theirs["dense"], strict=True):
-        assert isinstance(found, np.ndarray) and isinstance(reference, np.ndarray)
-        # Random weights are harsher than trained ones: rounding does not average out.
-        assert float(found @ reference) > 0.995
+    for head in wanted:
+        for i in range(len(rows)):
+            assert near(head, numbers(ours[head], i, model), numbers(theirs[head], i, expected)), (head, i)
+
+
+def near(head: str, found: np.ndarray, reference: np.ndarray) -> bool:
+    """Whether numbers in bfloat16 are those in float32. Random weights are harsher than trained ones: rounding does not
+    average out, and the scores of few of them are near zero."""
+    if head in ("logits", "yes_no"):
+        return bool(np.abs(found - reference).max() < 0.1 * max(1.0, np.abs(reference).max()))
+    lengths = np.linalg.norm(found) * np.linalg.norm(reference)
+    return bool(np.vdot(found, reference) > (0.995 if head == "dense" else 0.99) * lengths or not lengths)
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
