@@ -35,6 +35,7 @@ TOLD_LATE_S = 10.0
 _TIMES = {
     "X-Queue-Time": "queue_ms",
     "X-Tokenization-Time": "tokenization_ms",
+    "X-Batch-Wait-Time": "batch_wait_ms",
     "X-Inference-Time": "inference_ms",
     "X-Postprocessing-Time": "postprocessing_ms",
     "X-Total-Time": "total_ms",

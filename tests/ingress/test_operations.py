@@ -157,9 +157,10 @@ async def test_an_answer_says_how_long_each_stage_took_and_what_it_cost(desk: De
     expected = {
         "x-queue-time": "1.500",
         "x-tokenization-time": "0.250",
+        "x-batch-wait-time": "0.125",
         "x-inference-time": "3.000",
         "x-postprocessing-time": "0.500",
-        "x-total-time": "5.250",
+        "x-total-time": "5.375",
         "x-sie-units-input-tokens": "1",
         "x-sie-model-revision": "7",
         "x-request-id": "550e8400-e29b-41d4-a716-446655440000",
