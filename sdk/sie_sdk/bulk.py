@@ -6,6 +6,8 @@ Owns telling the two apart, without making anything of either: pure functions ov
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from sie_sdk.formats import JSON, MediaType
@@ -36,11 +38,19 @@ class Unread(msgspec.Struct, frozen=True):
 class Holder(msgspec.Struct, frozen=True):
     """All of its items."""
 
+    items: list[Unread]
+    query: Unread
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """``query`` may be anything where nobody reads it: it is score's, and others ignore what they do not know."""
+
     items: list[Unread] = []
-    query: Unread = Unread()
+    query: msgspec.Raw = msgspec.Raw()
 
 
-_json, _msgpack = msgspec.json.Decoder(Holder), msgspec.msgpack.Decoder(Holder)
+_json, _msgpack = msgspec.json.Decoder(_Body), msgspec.msgpack.Decoder(_Body)
+_json_item, _msgpack_item = msgspec.json.Decoder(Unread), msgspec.msgpack.Decoder(Unread)
 _packed = msgspec.msgpack.Decoder(dict[bytes, msgspec.Raw])
 
 
@@ -50,7 +60,12 @@ def unread(body: bytes, media: MediaType) -> Holder:
     Raises:
         ValueError, RecursionError: it is none.
     """
-    return _json.decode(body) if media == JSON else _msgpack.decode(body)
+    whole = _json.decode(body) if media == JSON else _msgpack.decode(body)
+    query = Unread()
+    with suppress(msgspec.ValidationError):
+        if bytes(whole.query):
+            query = (_json_item if media == JSON else _msgpack_item).decode(whole.query)
+    return Holder(whole.items, query)
 
 
 def other_bytes(body: bytes, media: MediaType) -> int:

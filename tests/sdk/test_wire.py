@@ -88,6 +88,15 @@ def test_any_value_is_a_request_or_a_typed_error(operation: str, value: object) 
         assert isinstance(error, InvalidInputError)
 
 
+@pytest.mark.parametrize("query", [None, "a", 7, [{}], {"text": ["images"]}])
+def test_a_query_is_nothing_to_operations_that_have_none(query: object) -> None:
+    told = {"items": [{"text": "images"}], "query": query}
+    assert wire.parse_encode(msgspec.msgpack.encode(told), None).items[0].text == "images"
+    with pytest.raises(InvalidInputError) as refused:
+        wire.parse_encode(msgspec.json.encode({"items": [{}], "query": query}), wire.JSON)
+    assert refused.value.field == "items[0]"
+
+
 def test_fields_at_their_default_do_not_travel() -> None:
     body = wire.request_body(EncodeRequest([Item(text="a")]))
     assert msgspec.msgpack.decode(body) == {"items": [{"text": "a"}]}
