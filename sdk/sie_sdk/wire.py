@@ -256,6 +256,7 @@ def _unreadable(form: _Form[T], field: str) -> InvalidInputError:
     return InvalidInputError(
         f"{field} cannot be read: this model reads text.",
         field=field,
+        limit="text",
         hint=f'Give every item a "text" and nothing else to read: {form.example}.',
     )
 

@@ -55,6 +55,13 @@ def test_a_loaded_model_gives_unit_vectors_and_knows_its_bytes(folder: Path) -> 
     assert model.bytes == sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
 
 
+def test_a_loaded_model_knows_what_its_passes_cost_before_its_first_request(folder: Path) -> None:
+    model, other = (tiny_model.load(tiny_model.spec(folder), folder) for _ in range(2))
+    assert model.fit.known and model.fit is not other.fit
+    assert 0 < model.fit.seconds([8]) < model.fit.seconds([32] * 64) < float("inf")
+    assert model.fit.tokens_within(1.0) < float("inf"), "so that its first batches have a ceiling"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system says so")
 @pytest.mark.parametrize("kernels", [native.KEPT, None], ids=["compiled", "torch"])
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])

@@ -93,6 +93,25 @@ def test_a_checkpoint_with_one_type_of_text_has_it_for_both_of_a_pair(
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
+def test_of_two_logits_the_score_is_what_the_second_has_more(tmp_path: Path) -> None:
+    model = random_model("bert-nli", tmp_path / "three")
+    folder = shutil.copytree(tmp_path / "three", tmp_path / "two")
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {name: tensor[:2] if name.startswith("classifier.") else tensor for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+    )
+    config = msgspec.json.decode((folder / "config.json").read_bytes())
+    (folder / "config.json").write_bytes(msgspec.json.encode(config | {"id2label": {"0": "no", "1": "yes"}}))
+    spec = msgspec.structs.replace(model.spec, tasks=Tasks(score=Score()))
+    found = by_index(run(tiny_model.load(spec, folder), "hello ship", DOCUMENTS))
+    for document, score_found in zip(DOCUMENTS, found, strict=True):
+        (own,) = model.tokenizer.pairs("hello ship", [document], 40)
+        types = [int(place >= own.second) for place in range(len(own))]
+        logits = random_models.reference("bert-nli", tmp_path / "three", own.ids.tolist(), types)["logits"]
+        assert score_found == pytest.approx(float(logits[1] - logits[0]), abs=2e-5)
+
+
 def test_a_classifier_of_three_labels_scores_nothing(tmp_path: Path) -> None:
     model = random_model("bert-nli", tmp_path)
     model.spec = msgspec.structs.replace(model.spec, tasks=Tasks(score=Score()))
