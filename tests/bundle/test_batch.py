@@ -230,6 +230,15 @@ def test_bulk_leads_a_batch_when_it_has_stood_back_long_enough_and_interactive_t
     assert led == [False, True, False, True]
 
 
+def test_bulk_leads_at_half_of_its_time_where_that_is_sooner_but_twice_before_nobody() -> None:
+    late = whole(Entry("a", (50,), deadline=1.0, bulk=True))
+    first, second = whole(entry("b", 50)), whole(entry("b", 50, queued=0.5))
+    assert not form([late, first], 0.49, by_tokens).batch[0].entry.bulk
+    assert form([late, first], 0.5, by_tokens).batch[0].entry.bulk
+    assert form([late, second], 0.6, by_tokens, bulk_led=0.45).batch[0].entry.bulk
+    assert not form([late, first], 0.6, by_tokens, bulk_led=0.45).batch[0].entry.bulk
+
+
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 

@@ -102,8 +102,9 @@ def form(
     gives as many rows as fit (one at least) and queues for the others at the end, so that a large request shares the
     device with the small ones behind it.
 
-    Bulk's turn comes `BULK_WAIT_S` after the oldest bulk slice came or bulk last led, whichever is later, but not while
-    the oldest interactive slice has stood back once already. So an interactive slice stands back for one batch at most;
+    Bulk's turn comes `BULK_WAIT_S` after the oldest bulk slice came or bulk last led, whichever is later, or at half of
+    that slice's time until its deadline if that is sooner, but not while the oldest interactive slice has stood back
+    once already. So an interactive slice stands back for one batch at most;
     and bulk always leads again, because only finitely many slices stood back when it last did.
 
     Args:
@@ -145,8 +146,11 @@ def form(
 def _bulk_leads(interactive: Sequence[Slice], bulk: Sequence[Slice], now: float, bulk_led: float) -> bool:
     if not interactive or not bulk:
         return not interactive
-    stood_back = interactive[0].entry.queued <= bulk_led
-    return not stood_back and now - max(bulk[0].entry.queued, bulk_led) >= BULK_WAIT_S
+    first, stood_back = bulk[0].entry, interactive[0].entry.queued <= bulk_led
+    turn = max(first.queued, bulk_led) + BULK_WAIT_S
+    if first.deadline is not None:
+        turn = min(turn, first.queued + (first.deadline - first.queued) / 2)
+    return not stood_back and now >= turn
 
 
 def _rows_that_fit(part: Slice, room: _Room) -> int:
