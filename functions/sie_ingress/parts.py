@@ -72,14 +72,15 @@ def _request_bytes(item: Item) -> int:
 
 def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
     """What each item's result is expected to take, at most; a text has no more tokens than characters, and a few."""
-    dtype, tasks = request.params.output_dtype or "float32", spec.tasks
+    dtype, tasks, options = request.params.output_dtype or "float32", spec.tasks, request.params.options or {}
     fixed = per_token = shortest = 0
     for name in outputs.wanted(request, spec.id, spec.outputs):
         if name == "sparse":
             fixed += SPARSE_BYTES
         elif name == "multivector" and tasks.multivector is not None:
             per_token, shortest = _row_bytes(tasks.multivector.dim, dtype), tasks.multivector.query_length
-        elif (muvera := (request.params.options or {}).get("muvera")) is not None and tasks.multivector is not None:
+        elif outputs.asks_for_muvera(options) and tasks.multivector is not None:
+            muvera = options["muvera"]
             final = muvera.get("final_dims", MUVERA_DIMS) if isinstance(muvera, dict) else MUVERA_DIMS
             fixed += _row_bytes(final if type(final) is int and final > 0 else UNKNOWN_DIMS, dtype)
         elif tasks.dense is not None:

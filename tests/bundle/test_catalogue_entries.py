@@ -291,7 +291,7 @@ async def test_a_judging_entry_asks_by_its_prompt(spec: ModelSpec, make: Make, a
     entry, task = make(spec), spec.tasks.score
     assert task is not None and task.prefix and task.suffix
     tokenizer = entry.tokenizer
-    for instruction in (None, "hello world"):
+    for instruction in (None, "hello world") if "{instruction}" in task.template else (None,):
         found = by_document(await ask(entry, ScoreRequest(Item(text=QUERY), [Item(text=DOCUMENT)], instruction)))
         text = task.template.replace("{query}", QUERY).replace("{document}", DOCUMENT)
         text = text.replace("{instruction}", instruction or task.instruction)

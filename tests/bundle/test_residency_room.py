@@ -6,7 +6,8 @@ import asyncio
 import gc
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -260,25 +261,32 @@ class Busy:
         return {"dense": np.zeros((len(rows), 1), np.float32)}
 
 
-@pytest.mark.parametrize("requests", [1, 2], ids=["alone", "in one pass with another"])
-@pytest.mark.parametrize(
-    "raised",
-    [None, ZeroDivisionError, MemoryError, TypeError],
-    ids=["not finite", "error", "memory", "outputs that are none"],
-)
-async def test_a_model_is_in_use_no_longer_than_its_last_request_even_if_that_fails(
-    tiny_folder: Path, loads: Loads, clock: Clock, raised: type[Exception] | None, requests: int
-) -> None:
-    def fail(rows: Sequence[Row], _: object) -> object:
-        assert raised is not None
-        if raised is TypeError:
-            return {"dense": [None] * len(rows)}
-        raise raised
+def throw(error: BaseException, cause: BaseException | None = None) -> object:
+    raise error from cause
 
+
+WRONG: dict[str, Callable[[int], object] | None] = {
+    "not finite": None,
+    "error": lambda _: throw(ZeroDivisionError()),
+    "error because of another": lambda _: throw(ValueError(), KeyError()),
+    "memory": lambda _: throw(MemoryError()),
+    "memory for all, another error for each": lambda tried: throw(MemoryError() if tried < 2 else KeyError()),
+    "an adapter that leaves": lambda _: throw(SystemExit()),
+    "outputs that are none": lambda _: {"dense": [None] * 3},
+}
+"""What a model does, by how often it was called before."""
+
+
+@pytest.mark.parametrize("requests", [1, 2], ids=["alone", "in one pass with another"])
+@pytest.mark.parametrize("gives", WRONG.values(), ids=WRONG)
+async def test_a_model_is_in_use_no_longer_than_its_last_request_even_if_that_fails(
+    tiny_folder: Path, loads: Loads, clock: Clock, gives: Callable[[int], object] | None, requests: int
+) -> None:
     models, executor, busy = residency(tiny_folder, loads, clock), Executor(), Busy()
     model = await models.model(tiny_model.spec(tiny_folder))
-    if raised is not None:
-        model.forward = fail  # type: ignore[method-assign, assignment]
+    calls = count()
+    if gives is not None:
+        model.forward = lambda rows, wanted: gives(next(calls))  # type: ignore[method-assign, assignment, return-value]
     rows = model.tokenizer.rows(["poison"] * 3, 32)
     gc.disable()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderModel, Path]
     task = Score(kind="yes_no", template="{query} {document}", prefix="abc ", suffix=" no")
     model.spec = msgspec.structs.replace(model.spec, tasks=Tasks(score=task))
     return model, folder
+
+
+def instructed(judge: EncoderModel) -> EncoderModel:
+    """The same with a place for an instruction."""
+    task = Score(kind="yes_no", template="{instruction} {query} {document}", prefix="abc ", suffix=" no")
+    model = copy(judge)
+    model.spec = msgspec.structs.replace(judge.spec, tasks=Tasks(score=task))
+    return model
 
 
 def run(model: EncoderModel, query: Item | str, items: list[Item] | list[str], **fields: Any) -> ScoreResult:
@@ -168,7 +177,7 @@ def test_a_judges_query_that_would_be_gigabytes_beside_its_documents_is_refused(
 ) -> None:
     many = [Item(text="ship")] * 1000
     assert refused(judge[0], Item(text="hello " * 4000), many).field == "query.text"
-    assert refused(judge[0], Item(text="hello"), many, instruction="Find. " * 4000).field == "instruction"
+    assert refused(instructed(judge[0]), Item(text="hello"), many, instruction="Find. " * 4000).field == "instruction"
 
 
 def test_a_query_with_braces_is_taken_as_it_is(judge: tuple[EncoderModel, Path]) -> None:
@@ -246,6 +255,8 @@ def test_an_unknown_option_is_refused(cross: tuple[EncoderModel, Path]) -> None:
         ("late", {"options": {"instruction": "Find."}}, "options.instruction"),
         ("late", {"options": {"activation": "sigmoid"}}, "options.activation"),
         ("judge", {"options": {"query_max_length": 3}}, "options.query_max_length"),
+        ("judge", {"instruction": "Find."}, "instruction"),
+        ("judge", {"options": {"instruction": "Find."}}, "options.instruction"),
     ],
 )
 def test_what_another_kind_of_scorer_takes_is_refused_not_ignored(
@@ -254,6 +265,17 @@ def test_what_another_kind_of_scorer_takes_is_refused_not_ignored(
     made = request.getfixturevalue(kind)
     model = made if isinstance(made, EncoderModel) else made[0]
     assert refused(model, Item(text="hello"), [Item(text="ship")], **fields).field == field
+
+
+def test_a_judge_whose_template_has_a_place_for_it_takes_an_instruction_either_way(
+    judge: tuple[EncoderModel, Path],
+) -> None:
+    model = instructed(judge[0])
+    plain, *told = (
+        by_index(run(model, "hello", ["ship", "world"], **fields))
+        for fields in ({}, {"instruction": "lighthouse"}, {"options": {"instruction": "lighthouse"}})
+    )
+    assert told[0] == told[1] and told[0] != plain
 
 
 def test_maxsim_cuts_a_query_where_encode_cuts_it(late: EncoderModel) -> None:

@@ -1,8 +1,9 @@
-"""Requests of one model share a pass, whatever they want of it: other heads, other operations, other options."""
+"""Requests of one model share a pass, whatever they want of it; what fails it, whatever that is, fails them alone."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 
 from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Outputs, SparseRow
+from sie_bundle.engine.tokenization import Row
 from sie_bundle.operations import encode, score
 from sie_bundle.operations.operation import Plan
 from sie_config.model.tasks import Score
 from sie_sdk.types import EncodeParams, EncodeRequest, Item, ScoreRequest
-from tests.bundle.test_executor import Gated, busy, running
+from tests.bundle.test_executor import Gated, busy, queued, rows, running
 from tests.bundle.test_families import load
 
 
@@ -40,6 +42,32 @@ def plans(model: EncoderModel) -> list[Plan]:
         encoded("world", output_types=["dense"], options={"muvera": True}),
         score.plan(model, model.spec, ScoreRequest(Item(text="hello"), [Item(text="ship"), Item(text="world")])),
     ]
+
+
+class Mute(Gated):
+    """Fails with what cannot be said."""
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
+        super().forward(rows, wanted)
+
+        class UnsayableError(RuntimeError):
+            def __str__(self) -> str:
+                raise KeyError("message")
+
+        raise UnsayableError
+
+
+async def test_an_error_that_cannot_be_said_fails_its_requests_and_stops_no_stream() -> None:
+    held, mute, good = Gated(), Mute(), Gated()
+    for model in (mute, good):
+        model.gate.set()
+    async with running() as executor, asyncio.timeout(30):
+        first = await busy(executor, held)
+        failing = await queued(executor, mute, rows(1), rows(2))
+        held.gate.set()
+        await asyncio.wait([first, *failing])
+        assert [type(each.exception()).__name__ for each in failing] == ["UnsayableError"] * 2
+        assert len((await executor.forward(good, rows(3), ("dense",))).outputs["dense"]) == 1
 
 
 def same(one: Outputs, other: Outputs) -> bool:

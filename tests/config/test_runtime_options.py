@@ -121,6 +121,12 @@ def test_encode_has_no_options_for_outputs_that_a_model_lacks(tasks: Tasks, mute
     assert set(runtime_options.ENCODE) - set(runtime_options.encode(tasks)) == mute
 
 
+def test_a_judge_has_an_instruction_where_its_template_has_a_place_for_one() -> None:
+    judge, silent = Score(kind="yes_no"), Score(kind="yes_no", template="{query} {document}")
+    assert "instruction" in runtime_options.score(Tasks(score=judge))
+    assert "instruction" not in runtime_options.score(Tasks(score=silent))
+
+
 NAMES = st.sampled_from(sorted(runtime_options.KNOWN - {"output_types", "output_dtype", "instruction", "lora_id"}))
 
 

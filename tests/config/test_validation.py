@@ -140,7 +140,6 @@ def test_every_valid_spec_is_read_back_from_what_is_written_of_it(spec: ModelSpe
         ("profiles.fast.options.output_types", ["sparse"], "profiles.fast.options.output_types[0]", "no sparse output"),
         ("profiles.fast.options.dimensions", 3, "profiles.fast.options.dimensions", "3 is not one of 2, 4, 8"),
         ("profiles.fast.options.max_seq_length", 17, "profiles.fast.options.max_seq_length", "17 is not at most"),
-        ("profiles.fast.options.muvera", False, "profiles.fast.options.muvera", "false is refused"),
         ("profiles.fast.options.muvera", {"sed": 1}, "profiles.fast.options.muvera.sed", "did you mean seed?"),
         ("profiles.fast.options.muvera.seed", -1, "profiles.fast.options.muvera.seed", "from 0 to 4294967295"),
         ("profiles.fast.options.flat_ner", False, "profiles.fast.options.flat_ner", "never lie over each other"),

@@ -86,6 +86,7 @@ def test_multivectors_are_split_by_the_size_of_their_reply_and_vectors_by_their_
         (True, [102, 26]),
         ({}, [102, 26]),
         ({"final_dims": 1024}, [128]),
+        (False, [128]),
         ({"final_dims": None}, [16] * 8),
     ):
         encoded = EncodeRequest([Item(text="x")] * 128, EncodeParams(options={"muvera": muvera}))

@@ -160,7 +160,10 @@ def encode(tasks: Tasks) -> tuple[str, ...]:
 
 def score(tasks: Tasks) -> tuple[str, ...]:
     """The options of score with these tasks; none if the model does not score."""
-    return SCORE[tasks.score.kind] if tasks.score else ()
+    if tasks.score is None:
+        return ()
+    told = "{instruction}" in tasks.score.template
+    return tuple(name for name in SCORE[tasks.score.kind] if name != "instruction" or told)
 
 
 def extract(tasks: Tasks) -> tuple[str, ...]:

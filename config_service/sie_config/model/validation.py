@@ -226,7 +226,7 @@ def _outputs(given: _Given, at: Path) -> Iterator[Faulty]:
     if not (tasks := given.names("tasks")):
         return
     offered = [name for name in get_args(OutputType) if name in tasks]
-    encoded = ["dense"] if "multivector" in offered and "muvera" in given.names(*at) else []
+    encoded = ["dense"] if "multivector" in offered and given(*at, "muvera") not in (None, False) else []
     for number, output in enumerate(given(*at, "output_types") or ()):
         if output not in (*offered, *encoded):
             told = f"the model has no {output} output"
@@ -263,8 +263,8 @@ def _muvera(given: _Given, at: Path) -> Iterator[Faulty]:
     path = (*at, "muvera")
     sizes = given(*path)
     if sizes is False:
-        yield _fault(path, "false is refused: leave it out", False, "true, or a mapping of sizes")
-    elif sizes is not None and _encodes(given) and "multivector" not in given.names("tasks"):
+        return
+    if sizes is not None and _encodes(given) and "multivector" not in given.names("tasks"):
         told = "the model has no multivectors to make one vector of"
         yield _fault(path, told, sizes, "nothing, or tasks.multivector")
     elif sizes is not None and (dim := given("tasks", "multivector", "dim")) is not None:

@@ -12,17 +12,19 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
+from typing import NamedTuple
 
 from sie_broker import clock
 from sie_bundle.engine import cores
 from sie_bundle.engine.batch import Limits, Slice, form
 from sie_bundle.engine.cores import Cores
 from sie_bundle.engine.cost import reading
-from sie_bundle.engine.failure import is_out_of_memory, tellable
+from sie_bundle.engine.failure import frameless, is_out_of_memory, said, tellable
 from sie_bundle.engine.gathering import Gathering, awaited, patience_s
+from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.request import Forwarded, Model, Outcome, Request, gather, is_last, request_of
 from sie_bundle.engine.tokenization import Row
 from sie_sdk.errors import DeadlineExceededError, OutOfMemoryError, SIEError, UnavailableError
@@ -31,6 +33,13 @@ log = logging.getLogger("sie.bundle.executor")
 
 LATE = "The deadline passed while the request waited for the device."
 TOO_LARGE = "The device has not the memory for this item now."
+
+
+class _Failed(NamedTuple):
+    """Why a pass gave nothing, and where: the error has no frames any more (`frameless`)."""
+
+    trace: str
+    error: Exception
 
 
 class Executor:
@@ -244,13 +253,8 @@ class Executor:
         started = time.monotonic()
         rows, wanted = gather(batch)
         model = request_of(batch[0]).model
-        try:
-            computed = model.forward(rows, wanted)
-            for head, texts in wanted.items():
-                if len(computed[head]) != len(texts):
-                    raise RuntimeError(f"The model gave {len(computed[head])} {head} outputs for {len(texts)} rows.")
-        except BaseException as error:  # whatever an adapter raises, the thread stays
-            return self._recover(batch, tellable(error), freed)
+        if isinstance(computed := _passed(model, rows, wanted), _Failed):
+            return self._recover(batch, computed, freed)
         ended = time.monotonic()
         lengths = [len(row) for row in rows]
         if leads and model.fit.known:
@@ -272,12 +276,11 @@ class Executor:
                     outcomes.append((request, outcome))
         return self._tell(outcomes)
 
-    def _recover(self, batch: list[Slice], error: Exception, freed: bool) -> None:
+    def _recover(self, batch: list[Slice], failed: _Failed, freed: bool) -> None:
         """Out of memory: free what is unused, then what is idle, then halve. Any other failure: each request alone."""
         if not (batch := [part for part in batch if not part.entry.gone()]):
             return None
-        if exhausted := is_out_of_memory(error):
-            traceback.clear_frames(error.__traceback__)  # they hold what the failed pass had computed
+        if exhausted := is_out_of_memory(failed.error):
             if not freed:
                 self._free()
             if not freed or self._relieve():
@@ -289,13 +292,12 @@ class Executor:
             self._compute([part._replace(stop=middle)], freed=True)
             return self._compute([part._replace(start=middle)], freed=True)
         if len(batch) == 1:
-            failure = OutOfMemoryError(TOO_LARGE, retry_after=5.0) if exhausted else error
+            failure = OutOfMemoryError(TOO_LARGE, retry_after=5.0) if exhausted else failed.error
             if not isinstance(failure, SIEError):
-                log.error("a pass failed:\n%s", "".join(traceback.format_exception(failure)).rstrip())
-            # Its frames hold on to the request, and so to the model, which must not be for long.
-            return self._tell([(request_of(batch[0]), failure.with_traceback(None))])
+                log.error("a pass failed:\n%s", failed.trace)
+            return self._tell([(request_of(batch[0]), failure)])
         todo = "halved" if exhausted else "each alone"
-        log.warning("a batch of %d requests failed (%s); %s", len(batch), str(error), todo)
+        log.warning("a batch of %d requests failed (%s); %s", len(batch), said(failed.error), todo)
         middle = len(batch) // 2
         for some in [batch[:middle], batch[middle:]] if exhausted else [[part] for part in batch]:
             self._compute(some, freed=exhausted)
@@ -309,6 +311,18 @@ class Executor:
         for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
             with suppress(RuntimeError):  # it is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_answer, list(own))
+
+
+def _passed(model: Model, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> Mapping[str, Outputs] | _Failed:
+    """A forward pass, or why there was none."""
+    try:
+        computed = model.forward(rows, wanted)
+        for head, texts in wanted.items():
+            if len(computed[head]) != len(texts):
+                raise RuntimeError(f"The model gave {len(computed[head])} {head} outputs for {len(texts)} rows.")
+    except BaseException as error:  # whatever an adapter raises, the thread stays
+        return _Failed("".join(traceback.format_exception(error)).rstrip(), frameless(tellable(error)))
+    return computed
 
 
 def _answer(outcomes: Sequence[Outcome]) -> None:

@@ -6,6 +6,7 @@ Not here: what becomes of a batch that failed (``executor``) or of a load (``res
 from __future__ import annotations
 
 import errno
+import traceback
 from collections.abc import Callable
 from typing import TypeGuard, TypeVar
 
@@ -20,9 +21,14 @@ def is_out_of_memory(error: Exception) -> bool:
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and any(said in str(error) for said in SHORT))
+        or (isinstance(error, RuntimeError) and any(short in said(error) for short in SHORT))
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     )
+
+
+def said(error: BaseException) -> str:
+    """Its type and what it says; whatever an adapter raises, even where saying it fails."""
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def tellable(error: BaseException) -> Exception:
@@ -33,9 +39,27 @@ def tellable(error: BaseException) -> Exception:
     """
     if _is_tellable(error):
         return error
-    told = RuntimeError(f"{type(error).__name__}: {error}".rstrip(": "))
+    told = RuntimeError(said(error))
     told.__cause__ = error
     return told
+
+
+def frameless(error: Exception) -> Exception:
+    """The same without the frames that it, and all it came of, went through: they hold on to what was in them.
+
+    A request's future holds on to its error, and frames to those that called them, which hold on to the request. Such a
+    circle, and a model in it, stays until Python looks for circles.
+    """
+    left, seen = list[BaseException | None]([error]), set[int]()
+    while left:
+        if (each := left.pop()) is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        left += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            left += each.exceptions
+    return error
 
 
 def tellably(run: Callable[[], T]) -> T:

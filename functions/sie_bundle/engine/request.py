@@ -15,6 +15,7 @@ import msgspec
 from sie_bundle.engine import outputs
 from sie_bundle.engine.batch import Entry, Slice
 from sie_bundle.engine.cost import Fit
+from sie_bundle.engine.failure import frameless
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.tokenization import Row
 from sie_sdk.errors import InferenceError
@@ -53,7 +54,7 @@ class Request(Entry, frozen=True, eq=False, kw_only=True):
             if (bad := outputs.first_not_finite(done.outputs)) is None:
                 return self._add(part, done)
         except Exception as error:  # an adapter's outputs that are no numbers, or of another shape in each slice
-            return error.with_traceback(None)  # its frames hold on to the model
+            return frameless(error)
         return InferenceError(
             "The model's output for this item is not finite.",
             field=f"items[{part.start + bad}]",

@@ -158,7 +158,7 @@ def _dense(model: Model, spec: ModelSpec, options: Options) -> tuple[int, str, b
 def _muvera(spec: ModelSpec, options: Options) -> Muvera | None:
     """The encoding ``options.muvera`` describes: true, or a map of the fields of `Muvera`; None and false: none."""
     given = options.given("muvera")
-    if (task := spec.tasks.multivector) is None or given is None or given is False:
+    if (task := spec.tasks.multivector) is None or not wire_outputs.asks_for_muvera({"muvera": given}):
         return None
     from sie_bundle.operations.muvera import Muvera
 

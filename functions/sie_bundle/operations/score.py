@@ -49,11 +49,11 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
             f"{spec.id} does not score.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."
         )
     options = Options(request.options, runtime_options.score(spec.tasks), "options")
-    if request.instruction and task.kind != "yes_no":
+    if request.instruction and "instruction" not in runtime_options.score(spec.tasks):
         raise InvalidInputError(
             f"{spec.id} takes no instruction.",
             field="instruction",
-            hint="Leave it out: of models that score, those that are asked for yes or no take one.",
+            hint="Leave it out: of models that score, those whose template has a place for one take it.",
         )
     if task.kind == "maxsim":
         return _maxsim(model, spec, request, options)
