@@ -14,7 +14,7 @@ import msgspec
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk import outputs, wire
 from sie_sdk.outputs import WIRE_DTYPES
-from sie_sdk.types import EncodeRequest, Item, OutputDtype
+from sie_sdk.types import EncodeRequest, Item, OutputDtype, asks_for_muvera
 
 PART_ITEMS = 256
 """At most this many items in a part: at 1024 float32 dimensions a reply of 1 MiB, which needs no claim check."""
@@ -72,15 +72,15 @@ def _request_bytes(item: Item) -> int:
 
 def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
     """What each item's result is expected to take, at most; a text has no more tokens than characters, and a few."""
-    dtype, tasks, options = request.params.output_dtype or "float32", spec.tasks, request.params.options or {}
+    dtype, tasks = request.params.output_dtype or "float32", spec.tasks
+    muvera = (request.params.options or {}).get("muvera")
     fixed = per_token = shortest = 0
     for name in outputs.wanted(request, spec.id, spec.outputs):
         if name == "sparse":
             fixed += SPARSE_BYTES
         elif name == "multivector" and tasks.multivector is not None:
             per_token, shortest = _row_bytes(tasks.multivector.dim, dtype), tasks.multivector.query_length
-        elif outputs.asks_for_muvera(options) and tasks.multivector is not None:
-            muvera = options["muvera"]
+        elif asks_for_muvera(muvera) and tasks.multivector is not None:
             final = muvera.get("final_dims", MUVERA_DIMS) if isinstance(muvera, dict) else MUVERA_DIMS
             fixed += _row_bytes(final if type(final) is int and final > 0 else UNKNOWN_DIMS, dtype)
         elif tasks.dense is not None:

@@ -63,7 +63,7 @@ def unread(body: bytes, media: MediaType) -> Holder:
     whole = _json.decode(body) if media == JSON else _msgpack.decode(body)
     query = Unread()
     with suppress(msgspec.ValidationError):
-        if bytes(whole.query):
+        if len(memoryview(whole.query)):
             query = (_json_item if media == JSON else _msgpack_item).decode(whole.query)
     return Holder(whole.items, query)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_sdk.errors import InvalidInputError
-from sie_sdk.types import EncodeRequest, OutputDtype, OutputType
+from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, asks_for_muvera
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -68,11 +68,6 @@ Output: TypeAlias = DenseOutput | SparseOutput | MultivectorOutput
 Outputs: TypeAlias = Mapping[OutputType, Output]
 
 
-def asks_for_muvera(options: Mapping[str, Any]) -> bool:
-    """Whether multivectors are to become one dense vector: ``muvera`` is there, and neither null nor false."""
-    return options.get("muvera") is not None and options["muvera"] is not False
-
-
 def wanted(request: EncodeRequest, model: str, offered: Sequence[str]) -> list[OutputType]:
     """The representations to compute: those asked for, each once; by default dense, or all the model has without it.
 
@@ -88,7 +83,7 @@ def wanted(request: EncodeRequest, model: str, offered: Sequence[str]) -> list[O
         InvalidInputError: an output type the model does not offer, no output at all, or a dtype sparse vectors lack.
     """
     options = request.params.options or {}
-    encoded = ["dense"] if asks_for_muvera(options) and "multivector" in offered else []
+    encoded = ["dense"] if asks_for_muvera(options.get("muvera")) and "multivector" in offered else []
     has = [name for name in OUTPUT_TYPES if name in (*offered, *encoded)]
     by_default = ["dense"] if "dense" in has else has
     in_options = options.get("output_types")

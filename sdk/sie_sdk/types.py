@@ -26,6 +26,11 @@ Priority: TypeAlias = Literal["interactive", "bulk"]
 """Somebody waits for the answer, or nobody does: interactive work goes first."""
 
 
+def asks_for_muvera(option: object) -> bool:
+    """Whether ``options.muvera`` asks for one dense vector of a multivector: it is neither null nor false."""
+    return option is not None and option is not False
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 

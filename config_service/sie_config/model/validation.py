@@ -22,7 +22,7 @@ from sie_config.model.sources import HubSource, LocalSource
 from sie_config.model.structure import Finding, Path, finding
 from sie_config.model.tasks import Tasks
 from sie_config.model_name import DEFAULT
-from sie_sdk.types import OutputType
+from sie_sdk.types import OutputType, asks_for_muvera
 
 MOST: Final = 100
 """So many faults are told; a document with more is no spec, and looking for all of them would take long."""
@@ -226,7 +226,7 @@ def _outputs(given: _Given, at: Path) -> Iterator[Faulty]:
     if not (tasks := given.names("tasks")):
         return
     offered = [name for name in get_args(OutputType) if name in tasks]
-    encoded = ["dense"] if "multivector" in offered and given(*at, "muvera") not in (None, False) else []
+    encoded = ["dense"] if "multivector" in offered and asks_for_muvera(given(*at, "muvera")) else []
     for number, output in enumerate(given(*at, "output_types") or ()):
         if output not in (*offered, *encoded):
             told = f"the model has no {output} output"
@@ -261,13 +261,12 @@ def _hypothesis_of(given: _Given, at: Path) -> Iterator[Faulty]:
 
 def _muvera(given: _Given, at: Path) -> Iterator[Faulty]:
     path = (*at, "muvera")
-    sizes = given(*path)
-    if sizes is False:
+    if not asks_for_muvera(sizes := given(*path)):
         return
-    if sizes is not None and _encodes(given) and "multivector" not in given.names("tasks"):
+    if _encodes(given) and "multivector" not in given.names("tasks"):
         told = "the model has no multivectors to make one vector of"
         yield _fault(path, told, sizes, "nothing, or tasks.multivector")
-    elif sizes is not None and (dim := given("tasks", "multivector", "dim")) is not None:
+    elif (dim := given("tasks", "multivector", "dim")) is not None:
         yield from _muvera_sizes(given, path, dim)
 
 

@@ -267,11 +267,10 @@ class Executor:
             self.texts_computed += len(rows)
             at = dict.fromkeys(computed, 0)
             for part in batch:
-                own = {}
-                for head in request_of(part).heads:
+                own, request = {}, request_of(part)
+                for head in request.heads:
                     own[head] = computed[head][at[head] : at[head] + part.stop - part.start]
                     at[head] += part.stop - part.start
-                request = request_of(part)
                 if (outcome := request.outcome(part, Forwarded(own, request.queued, started, ended))) is not None:
                     outcomes.append((request, outcome))
         return self._tell(outcomes)

@@ -25,7 +25,7 @@ from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, SparseOutput
 from sie_sdk.quantize import quantize
-from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage
+from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage, asks_for_muvera
 
 if TYPE_CHECKING:
     from sie_bundle.engine.model import Model  # brings torch
@@ -158,7 +158,7 @@ def _dense(model: Model, spec: ModelSpec, options: Options) -> tuple[int, str, b
 def _muvera(spec: ModelSpec, options: Options) -> Muvera | None:
     """The encoding ``options.muvera`` describes: true, or a map of the fields of `Muvera`; None and false: none."""
     given = options.given("muvera")
-    if (task := spec.tasks.multivector) is None or not wire_outputs.asks_for_muvera({"muvera": given}):
+    if (task := spec.tasks.multivector) is None or not asks_for_muvera(given):
         return None
     from sie_bundle.operations.muvera import Muvera
 

@@ -48,8 +48,9 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
         raise InvalidInputError(
             f"{spec.id} does not score.", field="model", hint=f"It offers: {', '.join(spec.outputs)}."
         )
-    options = Options(request.options, runtime_options.score(spec.tasks), "options")
-    if request.instruction and "instruction" not in runtime_options.score(spec.tasks):
+    known = runtime_options.score(spec.tasks)
+    options = Options(request.options, known, "options")
+    if request.instruction and "instruction" not in known:
         raise InvalidInputError(
             f"{spec.id} takes no instruction.",
             field="instruction",
