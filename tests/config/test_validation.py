@@ -168,6 +168,13 @@ def test_a_profile_may_have_the_dense_output_that_muvera_makes_of_multivectors()
     assert validation.faults(changed("tasks.dense", ..., changed("profiles.fast.options.dimensions", ...))) == []
 
 
+def test_a_profile_may_leave_muvera_out_and_then_has_no_dense_output_by_it() -> None:
+    without = changed("profiles.fast.options.muvera", False)
+    assert validation.faults(without) == []
+    alone = changed("tasks.dense", ..., changed("profiles.fast.options.dimensions", ..., without))
+    assert "profiles.fast.options.output_types[0]" in [str(fault.path) for fault in validation.faults(alone)]
+
+
 def test_a_planned_model_may_be_what_nothing_computes_yet() -> None:
     planned = changed("status", "planned", changed("blocked_by", "GLiNER's span head"))
     for path, value in (("tasks.extract.kind", "document"), ("max_sequence_length", 0), ("inputs", ["image"])):
