@@ -103,8 +103,8 @@ def near(head: str, found: np.ndarray, reference: np.ndarray) -> bool:
     average out, and the scores of few of them are near zero."""
     if head in ("logits", "yes_no"):
         return bool(np.abs(found - reference).max() < 0.1 * max(1.0, np.abs(reference).max()))
-    if head == "dense":  # both of length 1
-        return bool(np.vdot(found, reference) > 0.995)
+    if head == "dense":  # of length 1, for which that is a cosine of 0.995
+        return bool(np.linalg.norm(found - reference) < 0.1)
     lengths = np.linalg.norm(found) * np.linalg.norm(reference)
     if not lengths:  # of a text that has no entry; what was never written is zero, too
         return not found.any() and not reference.any()
