@@ -147,7 +147,9 @@ class Fused:
         """
         self._check(packed, tables, sights)
         tokens = packed.tokens
-        states = np.empty((len(tokens.ids), whole(self._hidden)), np.float32)
+        shape = len(tokens.ids), whole(self._hidden)
+        # From the start of a line on, else each vector and each row of a tile would be read and written in two.
+        states = buffers.piece(4 * shape[0] * shape[1]).view(np.float32).reshape(shape)
         if self._embed.projection:
             states[:, : self._hidden] = self._embed(packed).numpy()
             states[:, self._hidden :] = 0
