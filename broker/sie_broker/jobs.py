@@ -22,6 +22,9 @@ LIFETIME_S = 3600.0
 """How long a job and its result can be asked for."""
 LOOK_AGAIN_S = 5.0
 """How often a result that is waited for is looked for: what is told while the connection is lost is not told again."""
+SOON_S = 0.02
+"""When it is looked for first, and then each time four times as late: a server tells of a value before it has stored
+it, so between the two a result is neither told nor found by who comes just then."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -130,11 +133,13 @@ async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | No
             arrived.set_result(value)
 
     async with bucket.watch(on_change, f"result.{token(job_id)}"):
-        # Look once after the watch is on: a result kept just before it would never be told.
+        # Look after the watch is on: a result kept just before it would never be told.
         if (reply := await result(bucket, job_id)) is not None:
             return reply
+        pause = SOON_S
         while (left := end - loop.time()) > 0:
-            await asyncio.wait({arrived}, timeout=min(left, LOOK_AGAIN_S))
+            await asyncio.wait({arrived}, timeout=min(left, pause, LOOK_AGAIN_S))
+            pause *= 4
             if arrived.done():
                 # Taken as it is: a watch hears of a value before the server has stored it for reading.
                 return _replies.decode(arrived.result())

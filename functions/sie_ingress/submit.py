@@ -210,7 +210,9 @@ class Submitter:
         """The job's result as soon as it is there; None without one by the end of the hold."""
         if hold_s <= 0:
             return await jobs.result(self._broker.jobs, job.id)
-        return await self._held.within(hold_s, jobs.wait_result(self._broker.jobs, job.id, hold_s), job.lane)
+        coming = jobs.wait_result(self._broker.jobs, job.id, hold_s)
+        # The end of the hold cuts off its last look.
+        return await self._held.within(hold_s, coming, job.lane) or await jobs.result(self._broker.jobs, job.id)
 
     async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = (), sequence: int = 0) -> Job:
         job = Job(work.id, work.lane, work.model, work.time, digest, sizes, sequence)

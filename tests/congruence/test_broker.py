@@ -205,6 +205,22 @@ async def test_a_result_that_was_not_told_of_is_found_by_looking_again(
         assert await waiting == kept
 
 
+async def test_a_result_that_was_told_before_and_stored_after_somebody_began_to_wait_is_there_at_once(
+    ready: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def too_early(key: str) -> bytes | None:
+        monkeypatch.setattr(ready.jobs, "get", read)
+        return None
+
+    kept = Reply(id="stored late", data=b"kept")
+    await jobs.keep(ready.jobs, kept)
+    read = ready.jobs.get
+    monkeypatch.setattr(ready.jobs, "get", too_early)
+    monkeypatch.setattr(jobs, "LOOK_AGAIN_S", 60)
+    async with asyncio.timeout(10):
+        assert await jobs.wait_result(ready.jobs, "stored late", 60) == kept
+
+
 async def test_waiting_for_a_result_ends_at_its_timeout(ready: Broker) -> None:
     assert await jobs.wait_result(ready.jobs, "never", 0.05) is None
 
