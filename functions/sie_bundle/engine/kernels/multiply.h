@@ -84,7 +84,7 @@ struct Tiles {
 };
 #endif
 
-// What products are added to: rows of 32 numbers so far from each other, one for all where that is 0; null: nothing.
+// What products are added to: rows of 32 numbers so far from each other; null: nothing.
 struct Start {
   const float* at;
   long stride;

@@ -219,11 +219,13 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   float* states = of.states + first * hidden;
   float* before = room.before + first * hidden;
   Number *normed = room.normed + first * hidden, *inner = room.inner;
-  auto norm_all = [=](const Norm& norm, bool keep) {
+  // `bias`: of the product that was added last, or null.
+  auto norm_all = [=](const Norm& norm, bool keep, const float* bias) {
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) {
       float* x = states + row * hidden;
       fetch(x + 2 * hidden, hidden * sizeof(float));
+      for (int at = 0; bias && at < hidden; at += WIDTH) store(x + at, load(x + at) + load(bias + at));
       normed_row(x, norm, hidden, keep ? x : nullptr, normed, row);
     }
   };
@@ -233,14 +235,14 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   }
   Number* seen = room.seen + (long)first * layer.output.inward;
   multiplied_onto(states, seen, rows, layer.output, 0, layer.output.inward, first_panel(layer.up), own);
-  norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
+  norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm, layer.output.bias);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) {
       float *x = states + row * hidden, *input = before + row * hidden;
       for (int at = 0; at < hidden; at += WIDTH) store(x + at, load(x + at) + load(input + at));
     }
-    norm_all(layer.between_norm, true);
+    norm_all(layer.between_norm, true, nullptr);
   }
   for (int from = 0, all = layer.down.inward; from < all; from += inner_of(of)) {
     int width = std::min(all - from, inner_of(of));
@@ -263,9 +265,9 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     multiplied_onto(states, inner, rows, layer.down, from, width, then, own);
   }
   if (!of.pre_norm) {
-    norm_all(layer.output_norm, true);
-  } else if (next) {
-    norm_all(next->attention_norm, false);
+    norm_all(layer.output_norm, true, layer.down.bias);
+  } else {
+    norm_all(next ? next->attention_norm : Norm{}, false, layer.down.bias);
   }
   if (next && !by_head(of)) queried(of, *next, room, thread_room, first, rows);
 }

@@ -61,17 +61,21 @@ static inline const char* first_panel(const Product& of, int from = 0) {
 template <int ACTIVATION, class Which, class Take>
 static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const char* then, float* room,
                        Take take) {
+  alignas(64) static const float no_bias[PANEL] = {};
   alignas(64) float made[2][BLOCK * PANEL];
-  // What is done to a block is done while the next one is multiplied.
+  // What is done to a block, its bias first, is done while the next one is multiplied: tiles that begin with the bias
+  // would be loaded for each block.
   int now = 0, first_before = 0, some_before = 0, column_before = 0;
+  const float* bias_before = no_bias;
   auto finish = [&](int from, int to) {
     const float* c = made[1 - now];
     to = to < some_before ? to : some_before;
     for (int at = 0; at < PANEL; at += 2 * WIDTH) {
+      Vector left = load(bias_before + at), right = load(bias_before + at + WIDTH);
       for (int row = from; row < to; row++) {
         const float* x = c + row * PANEL + at;
-        take(first_before + row, column_before + at, activated<ACTIVATION>(load(x)),
-             activated<ACTIVATION>(load(x + WIDTH)));
+        take(first_before + row, column_before + at, activated<ACTIVATION>(load(x) + left),
+             activated<ACTIVATION>(load(x + WIDTH) + right));
       }
     }
   };
@@ -79,12 +83,12 @@ static void multiplied(Number* a, int rows, const Product& of, Share share, Whic
   for (int i = share.from; i < share.to; i++) {
     const char* next = i + 1 < share.to ? of.panel(which(i + 1)) : then;
     Panel panel = panel_of(of, which(i), 0, of.inward, rows, next, room);
-    Start start = {of.bias ? of.bias + which(i) * PANEL : nullptr, 0};
+    const float* bias = of.bias ? of.bias + which(i) * PANEL : no_bias;
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, panel.advance(units)) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
       Rows left = in_blocks(a + (long)first * of.inward, of.inward);
-      multiply(left, some, panel, units, start, made[now], PANEL, finish);
-      first_before = first, some_before = some, column_before = i * PANEL;
+      multiply(left, some, panel, units, {}, made[now], PANEL, finish);
+      first_before = first, some_before = some, column_before = i * PANEL, bias_before = bias;
     }
   }
   finish(0, BLOCK);
@@ -125,7 +129,7 @@ static inline void copy_panel(const float* from, long from_stride, float* to, lo
 }
 
 // Multiply a [rows][inward], in blocks, with rows [from, from + inward) of a weight, and add the result to x [rows]
-// [columns of the weight], with the first of them the bias. Otherwise as `multiplied`.
+// [columns of the weight]; the bias is added by whoever reads x next. Otherwise as `multiplied`.
 static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const char* then,
                             float* room) {
   alignas(64) float rest[BLOCK * PANEL];
@@ -136,26 +140,17 @@ static void multiplied_onto(float* x, Number* a, int rows, const Product& of, in
     const char* next = i + 1 < share.to ? of.panel(i + 1, from) : then;
     Panel panel = panel_of(of, i, from, inward, rows, next, room);
     float* to = x + i * PANEL;
-    // The bias is added to a block while the one before it is multiplied.
-    auto biased = [&](int first, int last) {
-      const float* bias = of.bias + i * PANEL;
-      for (int row = first; of.bias && !from && row < last && row < rows; row++) {
-        for (int at = 0; at < PANEL; at += WIDTH)
-          store(to + row * stride + at, load(to + row * stride + at) + load(bias + at));
-      }
-    };
-    biased(0, BLOCK);
     for (int first = 0; first < rows; first += BLOCK, panel.advance(units)) {
       Rows left = in_blocks(a + (long)first * inward, inward);
-      auto ahead = [&](int some, int end) { biased(first + BLOCK + some, first + BLOCK + end); };
+      auto nothing = [](int, int) {};
       float* at = to + first * stride;
       if (rows - first >= BLOCK) {
-        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, ahead);
+        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, nothing);
         continue;
       }
       // Of fewer rows tiles would take more than there are.
       copy_panel(at, stride, rest, PANEL, rows - first);
-      multiply(left, rows - first, panel, units, {rest, PANEL}, rest, PANEL, ahead);
+      multiply(left, rows - first, panel, units, {rest, PANEL}, rest, PANEL, nothing);
       copy_panel(rest, PANEL, at, stride, rows - first);
     }
   }
