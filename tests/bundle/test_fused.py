@@ -179,12 +179,17 @@ def test_each_activation_equals_torchs_far_from_nothing_too(activation: str, of:
     compare(of, [wide], batch([9, 30]))
 
 
+BIAS = torch.linspace(-3, 3, 2 * 704 * 704).sin().view(2, 704, 704)
 SIGHTS = {
     "causal": Sight(causal=True),
     "a window": Sight(window=7),
     "a wide window": Sight(window=50),
     "a causal window": Sight(causal=True, window=20),
-    "a bias": Sight(bias=torch.linspace(-3, 3, 2 * 704 * 704).sin().view(2, 704, 704)),
+    "a bias": Sight(bias=BIAS),
+    "scores beyond what a power of two holds": Sight(bias=BIAS + 150),
+    "scores below what a power of two holds": Sight(bias=BIAS - 150),
+    "both for some queries": Sight(bias=BIAS + 150 * (torch.arange(704) % 3 - 1)[:, None]),
+    "both for a query": Sight(bias=BIAS + 150 * (torch.arange(704) % 3 - 1)),
     "slopes": Sight(slopes=torch.tensor([-0.5, -0.05])),
 }
 

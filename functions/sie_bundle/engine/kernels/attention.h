@@ -133,7 +133,8 @@ static inline void largest_of(float* scores, int first, int width, const Spans& 
   for (int i = 0; i < BESIDE; i++) most[i] = found[i];
 }
 
-// Weights of BESIDE queries in place of their scores, and their sums, in WIDTH parts.
+// Weights of BESIDE queries in place of their scores, and their sums, in WIDTH parts: of the weights as they are stored,
+// so that a query which sees one key has that key's value, whatever the weight was cut to.
 static inline void weights_of(float* scores, int first, int width, const Spans& spans, float scale, const float* tops,
                               Vector* sums) {
   Vector found[BESIDE] = {};
@@ -146,7 +147,7 @@ static inline void weights_of(float* scores, int first, int width, const Spans& 
         Vector weights[PANEL / WIDTH];
         for (int part = 0; part < PANEL / WIDTH; part++) {
           int at = part * WIDTH;
-          weights[part] = seen(power_of_two(load(x + at) * scale - all(tops[i])), first + i, at, 0);
+          weights[part] = shortened(seen(power_of_two(load(x + at) * scale - all(tops[i])), first + i, at, 0));
           found[i] += weights[part];
         }
         for (int part = 0; part < PANEL / WIDTH; part += 2) store(to + part * WIDTH, weights[part], weights[part + 1]);
@@ -156,21 +157,32 @@ static inline void weights_of(float* scores, int first, int width, const Spans& 
   for (int i = 0; i < BESIDE; i++) sums[i] = found[i];
 }
 
-// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so.
-static inline void softmax(float* scores, int rows, int width, const Spans& spans, float scale, float* shares) {
+// Sums of weights between one over this and this leave neither of them nor what they weigh out of range.
+constexpr float LARGEST_SUM = 1e24f;
+
+// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so. Only TOPPED they
+// are weights relative to the largest of each query. Without that they are the same up to a factor, unless scores are so
+// far from nothing that this is false, which they hardly ever are: looking for the largest takes a sixth of a softmax.
+template <bool TOPPED>
+static inline bool softmax(float* scores, int rows, int width, const Spans& spans, float scale, float* shares) {
   scale *= LOG2_E;
+  Vector farthest = {};
   for (int first = 0; first < rows; first += WIDTH) {
     int some = rows - first < WIDTH ? rows - first : WIDTH;
     Vector of_rows[WIDTH] = {};
-    float tops[WIDTH];
-    for (int row = 0; row < some; row += BESIDE) largest_of(scores, first + row, width, spans, of_rows + row);
-    store(tops, across(of_rows, greater) * scale);
+    float tops[WIDTH] = {};
+    if (TOPPED) {
+      for (int row = 0; row < some; row += BESIDE) largest_of(scores, first + row, width, spans, of_rows + row);
+      store(tops, across(of_rows, greater) * scale);
+    }
     for (int row = 0; row < some; row += BESIDE) {
       weights_of(scores, first + row, width, spans, scale, tops + row, of_rows + row);
     }
-    Vector sums = across(of_rows, [](Vector a, Vector b) { return a + b; });
-    store(shares + first, sums > 0.0f ? 1.0f / sums : Vector{});  // none of a query that sees nothing
+    Vector sums = across(of_rows, [](Vector a, Vector b) { return a + b; }), share = 1.0f / sums;
+    store(shares + first, sums > 0.0f ? share : Vector{});  // none of a query that sees nothing
+    farthest = greater(farthest, within(greater(sums, share), 0, 0, some, 0));
   }
+  return TOPPED || largest(farthest) < LARGEST_SUM;
 }
 
 // What is added to the score of a query and key.
@@ -219,7 +231,8 @@ struct Head {
   }
 
   // Scores become weights, for what `softmax` gives.
-  void weigh(const Block& of, float* scores, float* shares) const {
+  template <bool TOPPED>
+  bool weigh(const Block& of, float* scores, float* shares) const {
     Spans spans;
     float scale = 1.0f / __builtin_sqrtf(size);
     bool added = sight.bias || sight.slopes;
@@ -240,7 +253,7 @@ struct Head {
       }
     }
     for (int row = of.rows; row < QUERIES; row++) spans.from[row] = spans.to[row] = 0;  // nobody's
-    softmax(scores, of.rows, of.width, spans, added ? 1 : scale, shares);
+    return softmax<TOPPED>(scores, of.rows, of.width, spans, added ? 1 : scale, shares);
   }
 
   void gather(const Block& of, float* scores, const float* shares) const {
@@ -269,7 +282,10 @@ struct Head {
     for (int first = 0; first < tokens; first += QUERIES) {
       Block of = block(first);
       score(of, room.scores);
-      weigh(of, room.scores, shares);
+      if (!weigh<false>(of, room.scores, shares)) {
+        score(of, room.scores);
+        weigh<true>(of, room.scores, shares);
+      }
       gather(of, room.scores, shares);
     }
   }
