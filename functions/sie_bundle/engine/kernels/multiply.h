@@ -126,6 +126,17 @@ static inline void multiply(const Rows& a, int rows, const Panel& panel, int uni
     if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
     row += each;
   };
+  auto take = [&](int unit) {
+    if (ONCE_MORE) {
+      _tile_loadd(4, above, 2 * a.row);
+      _tile_loadd(5, below, 2 * a.row);
+    } else {
+      _tile_stream_loadd(4, above, 2 * a.row);
+      _tile_stream_loadd(5, below, 2 * a.row);
+    }
+    _tile_loadd(6, b + unit * PANEL, 128);
+    _tile_loadd(7, b + unit * PANEL + 16, 128);
+  };
   written();
   if (start.at) {
     _tile_loadd(0, start.at, 4 * start.stride);
@@ -142,21 +153,15 @@ static inline void multiply(const Rows& a, int rows, const Panel& panel, int uni
       _tile_zero(2);
       _tile_zero(3);
     }
-    for (int unit = 0; unit < units; unit += 16, above += a.step, below += a.step) {
-      if (ONCE_MORE)
-        _tile_loadd(4, above, 2 * a.row);
-      else
-        _tile_stream_loadd(4, above, 2 * a.row);
-      _tile_loadd(6, b + unit * PANEL, 128);
-      _tile_loadd(7, b + unit * PANEL + 16, 128);
-      if (ONCE_MORE)
-        _tile_loadd(5, below, 2 * a.row);
-      else
-        _tile_stream_loadd(5, below, 2 * a.row);
+    // The next tiles are asked for before what is done meanwhile, which would fill the CPU's queues before them.
+    take(0);
+    for (int unit = 0; unit < units; unit += 16) {
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
+      above += a.step, below += a.step;
+      if (unit + 16 < units) take(unit + 16);
       beside();
     }
     _tile_stored(2, c + 16 * c_stride, 4 * c_stride);
