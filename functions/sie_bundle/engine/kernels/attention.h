@@ -158,7 +158,7 @@ static inline void weights_of(float* scores, int first, int width, const Spans& 
 }
 
 // Sums of weights between one over this and this leave neither of them nor what they weigh out of range.
-constexpr float LARGEST_SUM = 1e24f;
+constexpr float LARGEST_SUM = 1e30f;
 
 // From scores of some queries to weights, in place, and what to multiply sums by that are weighted so. Only TOPPED they
 // are weights relative to the largest of each query. Without that they are the same up to a factor, unless scores are so
@@ -279,13 +279,15 @@ struct Head {
 
   void attend() const {
     float shares[QUERIES + WIDTH];
+    bool far = false;  // whether the head has such scores, of which there are then more
     for (int first = 0; first < tokens; first += QUERIES) {
       Block of = block(first);
       score(of, room.scores);
-      if (!weigh<false>(of, room.scores, shares)) {
+      if (!far && !weigh<false>(of, room.scores, shares)) {
+        far = true;
         score(of, room.scores);
-        weigh<true>(of, room.scores, shares);
       }
+      if (far) weigh<true>(of, room.scores, shares);
       gather(of, room.scores, shares);
     }
   }
