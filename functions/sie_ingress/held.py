@@ -14,6 +14,9 @@ from sie_broker.records import Lane
 
 T = TypeVar("T")
 
+LAST_LOOK_S = 1.0
+"""How much longer than its own end a wait for a kept result is held: it ends with a look, which is to come back."""
+
 
 class Held:
     """All held requests of one ingress; one event loop only."""

@@ -20,7 +20,7 @@ from sie_ingress import answer
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.follow import JOB_S, missed
-from sie_ingress.held import Held
+from sie_ingress.held import LAST_LOOK_S, Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_sdk import wire
@@ -72,7 +72,8 @@ class Jobs:
     async def _replies(self, job: Job, hold_s: float) -> list[Reply] | None:
         if hold_s <= 0:
             return await collect(self._broker.jobs, job, 0.0)
-        return await self._held.within(hold_s, collect(self._broker.jobs, job, hold_s), job.lane)
+        coming = collect(self._broker.jobs, job, hold_s)
+        return await self._held.within(hold_s + LAST_LOOK_S, coming, job.lane)
 
     async def _answered(
         self, request: Request, job_id: str, replies: Sequence[Reply], sizes: Sequence[int]

@@ -22,7 +22,7 @@ from sie_broker.jobs import Job
 from sie_broker.merge import part_id, whole
 from sie_broker.records import Lane, Reply, Submission, Work
 from sie_ingress.follow import Following, reply_of
-from sie_ingress.held import Held
+from sie_ingress.held import LAST_LOOK_S, Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.notices import Notices
 from sie_ingress.recent import RecentReplies, same_request
@@ -211,8 +211,7 @@ class Submitter:
         if hold_s <= 0:
             return await jobs.result(self._broker.jobs, job.id)
         coming = jobs.wait_result(self._broker.jobs, job.id, hold_s)
-        # The end of the hold cuts off its last look.
-        return await self._held.within(hold_s, coming, job.lane) or await jobs.result(self._broker.jobs, job.id)
+        return await self._held.within(hold_s + LAST_LOOK_S, coming, job.lane)
 
     async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = (), sequence: int = 0) -> Job:
         job = Job(work.id, work.lane, work.model, work.time, digest, sizes, sequence)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
+from sie_broker import jobs
 from sie_config.registry import lane_of
 from sie_ingress.held import Held
 from tests.conftest import eventually
@@ -93,3 +96,28 @@ async def test_an_ingress_that_leaves_gives_whom_it_holds_a_job_that_is_computed
             done = asyncio.create_task(desk.client.get(location))
     assert done.result().json()["items"][0]["dense"]["values"][0] == 5
     assert len(desk.computed) == 1
+
+
+async def test_a_result_that_nobody_told_of_is_found_at_the_end_of_the_hold(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the request itself, and by who looks at a job."""
+
+    @asynccontextmanager
+    async def deaf(changed: object, key: str = ">") -> AsyncIterator[None]:
+        watching.append(key)
+        yield
+
+    watching: list[str] = []
+    job = (await desk.encode("other", prefer="respond-async")).headers["location"]
+    monkeypatch.setattr(desk.broker.jobs, "watch", deaf)
+    monkeypatch.setattr(jobs, "SOON_S", 60)
+    monkeypatch.setattr(jobs, "LOOK_AGAIN_S", 60)
+    held = [
+        asyncio.create_task(desk.encode("four", prefer="wait=3")),
+        asyncio.create_task(desk.client.get(job, headers={"prefer": "wait=3"})),
+    ]
+    await eventually(lambda: len(watching) == 2)
+    async with desk.worker():
+        answers = await asyncio.gather(*held)
+    assert [answer.json()["items"][0]["dense"]["values"][0] for answer in answers] == [4, 5]

@@ -133,8 +133,8 @@ static inline void largest_of(float* scores, int first, int width, const Spans& 
   for (int i = 0; i < BESIDE; i++) most[i] = found[i];
 }
 
-// Weights of BESIDE queries in place of their scores, and their sums, in WIDTH parts: of the weights as they are stored,
-// so that a query which sees one key has that key's value, whatever the weight was cut to.
+// Weights of BESIDE queries in place of their scores, and their sums, in WIDTH parts: of the weights as they are
+// stored, so that a query which sees one key has that key's value, whatever the weight was cut to.
 static inline void weights_of(float* scores, int first, int width, const Spans& spans, float scale, const float* tops,
                               Vector* sums) {
   Vector found[BESIDE] = {};
@@ -157,12 +157,13 @@ static inline void weights_of(float* scores, int first, int width, const Spans& 
   for (int i = 0; i < BESIDE; i++) sums[i] = found[i];
 }
 
-// Sums of weights between one over this and this leave neither of them nor what they weigh out of range.
+// Where the sum of a query's weights is between one over this and this, neither they nor what they weigh have left what
+// a float32 holds.
 constexpr float LARGEST_SUM = 1e30f;
 
-// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so. Only TOPPED they
-// are weights relative to the largest of each query. Without that they are the same up to a factor, unless scores are so
-// far from nothing that this is false, which they hardly ever are: looking for the largest takes a sixth of a softmax.
+// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so. TOPPED they are
+// relative to the largest score of each query, as softmax is mostly computed; looking for it takes a sixth of the time.
+// Without it they are the same up to a factor, or false is returned: scores were too far from nothing.
 template <bool TOPPED>
 static inline bool softmax(float* scores, int rows, int width, const Spans& spans, float scale, float* shares) {
   scale *= LOG2_E;

@@ -90,6 +90,11 @@ struct Start {
   long stride;
 };
 
+// What is done meanwhile where nothing is.
+struct Nothing {
+  void operator()(int, int) const {}
+};
+
 // 32 columns of a weight as blocks of rows are multiplied by them: units of 32 bits, or numbers of float16.
 struct Panel {
   const void* at;
@@ -126,16 +131,21 @@ static inline void multiply(const Rows& a, int rows, const Panel& panel, int uni
     if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
     row += each;
   };
-  auto take = [&](int unit) {
-    if (ONCE_MORE) {
+  auto take_above = [&](int unit) {
+    if (ONCE_MORE)
       _tile_loadd(4, above, 2 * a.row);
-      _tile_loadd(5, below, 2 * a.row);
-    } else {
+    else
       _tile_stream_loadd(4, above, 2 * a.row);
-      _tile_stream_loadd(5, below, 2 * a.row);
-    }
     _tile_loadd(6, b + unit * PANEL, 128);
     _tile_loadd(7, b + unit * PANEL + 16, 128);
+    above += a.step;
+  };
+  auto take_below = [&] {
+    if (ONCE_MORE)
+      _tile_loadd(5, below, 2 * a.row);
+    else
+      _tile_stream_loadd(5, below, 2 * a.row);
+    below += a.step;
   };
   written();
   if (start.at) {
@@ -154,26 +164,24 @@ static inline void multiply(const Rows& a, int rows, const Panel& panel, int uni
       _tile_zero(3);
     }
     // The next tiles are asked for before what is done meanwhile, which would fill the CPU's queues before them.
-    take(0);
+    take_above(0);
+    take_below();
     for (int unit = 0; unit < units; unit += 16) {
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
-      above += a.step, below += a.step;
-      if (unit + 16 < units) take(unit + 16);
+      if (unit + 16 < units) {
+        take_above(unit + 16);
+        take_below();
+      }
       beside();
     }
     _tile_stored(2, c + 16 * c_stride, 4 * c_stride);
     _tile_stored(3, c + 16 * c_stride + 16, 4 * c_stride);
   } else {
-    for (int unit = 0; unit < units; unit += 16, above += a.step) {
-      if (ONCE_MORE)
-        _tile_loadd(4, above, 2 * a.row);
-      else
-        _tile_stream_loadd(4, above, 2 * a.row);
-      _tile_loadd(6, b + unit * PANEL, 128);
-      _tile_loadd(7, b + unit * PANEL + 16, 128);
+    for (int unit = 0; unit < units; unit += 16) {
+      take_above(unit);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       beside();
@@ -266,5 +274,5 @@ static inline void multiply(const Rows& a, int rows, const Panel& b, int units, 
 #endif
 
 static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c, long c_stride) {
-  multiply<true>(a, rows, Panel{b}, units, {}, c, c_stride, [](int, int) {});
+  multiply<true>(a, rows, Panel{b}, units, {}, c, c_stride, Nothing{});
 }

@@ -1,4 +1,4 @@
-// Normalisation of a state, by mean and variance or by the root mean square alone.
+// What is done to a state as a whole: normalisation, by mean and variance or by the root mean square alone, and sums.
 #pragma once
 
 #include "multiply.h"
@@ -11,6 +11,11 @@ struct Norm {
   int32_t size;
   int32_t exists;
 };
+
+// x [columns] and as many more numbers, in place.
+static inline void add(float* x, const float* more, int columns) {
+  for (int at = 0; at < columns; at += WIDTH) store(x + at, load(x + at) + load(more + at));
+}
 
 static inline float variance_around(const float* x, float mean, int size) {
   Vector squares = {};

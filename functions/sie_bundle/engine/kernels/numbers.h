@@ -109,7 +109,7 @@ static inline void store(Number* to, Vector x) {
 static inline void store(Number* to, Vector left, Vector right) {
   _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)right, (__m512)left));
 }
-// x cut to what a number holds.
+// x without the bits that a number has no room for, so that storing it changes nothing: off by up to 2^-7 of itself.
 static inline Vector shortened(Vector x) { return (Vector)((Whole)x & -65536); }
 #else
 typedef float Number;
@@ -147,8 +147,9 @@ constexpr float POWERS[] = {2.170225547e-04f, 1.243968782e-03f, 9.678840997e-03f
                             2.402298363e-01f, 6.931469838e-01f, 1.000000002e+00f};
 #endif
 
-// 2 to the x, up to 127, more or infinite beyond, and down to nothing: the whole part of x by the exponent, the rest by a polynomial that was
-// fitted to it, to the last bits of a float32 or, where weights become bfloat16, to 8e-5.
+// 2 to the x, down to nothing, and for 127 and more at least 2 to the 127 or infinite: the whole part of x by the
+// exponent, the rest by a polynomial that was fitted to it, to the last bits of a float32 or, where weights become
+// bfloat16, to 8e-5.
 static inline Vector power_of_two(Vector x) {
 #ifndef __AVX512F__
   x = greater(all(-127.0f), lesser(all(127.0f), x));  // the former's scale is none at all

@@ -225,7 +225,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     for (int row = 0; row < rows; row++) {
       float* x = states + row * hidden;
       fetch(x + 2 * hidden, hidden * sizeof(float));
-      for (int at = 0; bias && at < hidden; at += WIDTH) store(x + at, load(x + at) + load(bias + at));
+      if (bias) add(x, bias, hidden);
       normed_row(x, norm, hidden, keep ? x : nullptr, normed, row);
     }
   };
@@ -238,10 +238,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm, layer.output.bias);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++) {
-      float *x = states + row * hidden, *input = before + row * hidden;
-      for (int at = 0; at < hidden; at += WIDTH) store(x + at, load(x + at) + load(input + at));
-    }
+    for (int row = 0; row < rows; row++) add(states + row * hidden, before + row * hidden, hidden);
     norm_all(layer.between_norm, true, nullptr);
   }
   for (int from = 0, all = layer.down.inward; from < all; from += inner_of(of)) {
@@ -266,7 +263,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   }
   if (!of.pre_norm) {
     norm_all(layer.output_norm, true, layer.down.bias);
-  } else {
+  } else if (next || layer.down.bias) {
     norm_all(next ? next->attention_norm : Norm{}, false, layer.down.bias);
   }
   if (next && !by_head(of)) queried(of, *next, room, thread_room, first, rows);

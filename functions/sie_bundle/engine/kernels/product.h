@@ -142,15 +142,14 @@ static void multiplied_onto(float* x, Number* a, int rows, const Product& of, in
     float* to = x + i * PANEL;
     for (int first = 0; first < rows; first += BLOCK, panel.advance(units)) {
       Rows left = in_blocks(a + (long)first * inward, inward);
-      auto nothing = [](int, int) {};
       float* at = to + first * stride;
       if (rows - first >= BLOCK) {
-        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, nothing);
+        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, Nothing{});
         continue;
       }
       // Of fewer rows tiles would take more than there are.
       copy_panel(at, stride, rest, PANEL, rows - first);
-      multiply(left, rows - first, panel, units, {rest, PANEL}, rest, PANEL, nothing);
+      multiply(left, rows - first, panel, units, {rest, PANEL}, rest, PANEL, Nothing{});
       copy_panel(rest, PANEL, at, stride, rows - first);
     }
   }
