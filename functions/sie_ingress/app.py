@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route
+from starlette.types import ExceptionHandler
 
 from sie_broker.contract import Broker
 from sie_broker.events.allow_list import AllowList
@@ -41,6 +42,13 @@ from sie_ingress.settings import Settings
 from sie_ingress.submit import Submitter
 from sie_ingress.watch import Watch
 from sie_sdk.errors import PoolsUnsupportedError, SIEError
+
+REFUSALS: dict[object, ExceptionHandler] = {
+    SIEError: answer.refuse_typed,
+    HTTPException: answer.refuse_http,
+    Exception: answer.refuse_unknown,
+}
+"""How a request that fails is answered, by what was raised."""
 
 
 def app(
@@ -96,20 +104,21 @@ def app(
             Route("/metrics", metrics.page, methods=["GET"]),
             *OpenApi(registry, settings, () if pools.assigns else (PoolsUnsupportedError,)).routes(),
         ],
-        middleware=[
-            Middleware(EventsAtRoot),
-            Middleware(Counted, metrics),
-            Middleware(Identified),
-            Middleware(Begun, readiness),
-            Middleware(Compressed),
-            Middleware(Express, inference.serve, dialects.by_path()),
-        ],
-        exception_handlers={
-            SIEError: answer.refuse_typed,
-            HTTPException: answer.refuse_http,
-            Exception: answer.refuse_unknown,
-        },
+        middleware=_middleware(metrics, readiness, inference, dialects),
+        exception_handlers=REFUSALS,
     )
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
     ingress.state.event_requests, ingress.state.watch, ingress.state.configs = requests, watch, configs
     return ingress
+
+
+def _middleware(metrics: Metrics, readiness: Readiness, inference: Inference, dialects: Dialects) -> list[Middleware]:
+    """What every request goes through, the outermost first."""
+    return [
+        Middleware(EventsAtRoot),
+        Middleware(Counted, metrics),
+        Middleware(Identified),
+        Middleware(Begun, readiness),
+        Middleware(Compressed),
+        Middleware(Express, inference.serve, dialects.by_path()),
+    ]
