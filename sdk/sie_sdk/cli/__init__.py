@@ -22,7 +22,8 @@ Examples:
   sie score ms-marco-MiniLM-L-6-v2 "capital of France?" "Paris" "Rome"
   sie extract bert-base-NER "Ada Lovelace lived in London."
 
-Results go to standard output, everything else to standard error. Which server is asked: --url or SIE_BASE_URL.
+Results go to standard output, everything else to standard error. Which server is asked: --url behind
+the command, or SIE_BASE_URL.
 
 \b
 Exit codes:
