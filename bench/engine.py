@@ -24,9 +24,9 @@ import torch
 from bench.installs import own_weights
 from bench.servers import MODEL
 from sie_bundle.engine import native
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import EncoderModel, load
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel, load
 from sie_config import catalog
 
 SPEC = catalog.load()[MODEL]
@@ -36,10 +36,10 @@ COLD_START = """
 import time
 from pathlib import Path
 from sie_config import catalog
-from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.models.tokenization import Tokenizer
 spec = catalog.load()[{model!r}]; t1 = time.time()
-from sie_bundle.engine.model import load
-from sie_bundle.engine.checkpoint import Checkpoint; t2 = time.time()
+from sie_bundle.models.model import load
+from sie_bundle.models.checkpoint import Checkpoint; t2 = time.time()
 model = load(Checkpoint(spec, Path({folder!r}))); t3 = time.time()
 model.forward(model.tokenizer.rows(["hello world"], 256), {{"dense": [0]}}); t4 = time.time()
 print(t1, t2, t3, t4, flush=True)

@@ -34,10 +34,10 @@ from bench.corpus import Words
 from bench.installs import own_weights
 from bench.load import Request, drive, post
 from bench.table import show
-from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.model import Model, load
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import Model, load
 from sie_bundle.operations import encode
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource

@@ -87,9 +87,9 @@ def _engine() -> tuple[Callable[[list[str]], list[Any]], Callable[[list[Any]], o
     import torch
 
     from bench.servers import MODEL
-    from sie_bundle.engine.checkpoint import Checkpoint
-    from sie_bundle.engine.model import load
     from sie_bundle.engine.precision import precision
+    from sie_bundle.models.checkpoint import Checkpoint
+    from sie_bundle.models.model import load
     from sie_config import catalog
 
     spec = catalog.load()[MODEL]

@@ -27,8 +27,8 @@ from safetensors.numpy import save_file
 from bench.table import show
 from sie_bundle.commands import DEFAULT_MODEL
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.model import Model
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models.model import Model
 from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
 from sie_bundle.weights import weights

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,10 @@ MAY_IMPORT = {
     "sie_bundle": {"sie_sdk", "sie_broker", "sie_config"},
     "sie_local": {"sie_sdk", "sie_broker", "sie_config", "sie_ingress", "sie_bundle"},
 }
+# Of the bundle's folders, what each imports of the others.
+BUNDLE = ROOT / "functions" / "sie_bundle"
+FOLDERS_MAY_IMPORT = {"engine": {"cache"}, "models": {"engine", "weights"}}
+ENGINE_LINES = 2_000
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers", "handler", "handlers"}
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 ALL = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]
@@ -46,6 +52,31 @@ def test_imports_point_one_way(path: Path) -> None:
         if top == "torch":
             assert own == "sie_bundle", "torch is imported only under sie_bundle"
         assert top != "transformers" or path.name == "transformers_library.py", "one way in imports transformers"
+
+
+@pytest.mark.parametrize("folder", FOLDERS_MAY_IMPORT)
+def test_the_engine_knows_no_models_and_models_nobody_who_asks_for_them(folder: str) -> None:
+    for path in (BUNDLE / folder).rglob("*.py"):
+        for module in imported(path):
+            if module.startswith("sie_bundle."):
+                name = module.split(".")[1]
+                assert name == folder or name in FOLDERS_MAY_IMPORT[folder], f"{path} must not import {module}"
+
+
+def code_lines(path: Path) -> int:
+    """Lines of a module without blank ones, comments and docstrings."""
+    text = path.read_text()
+    kinds = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {line for token in tokens if token.type not in kinds for line in range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return len(lines)
+
+
+def test_the_engine_is_read_in_one_sitting() -> None:
+    assert sum(code_lines(path) for path in (BUNDLE / "engine").rglob("*.py")) <= ENGINE_LINES
 
 
 def test_transformers_is_imported_by_a_model_that_needs_it_and_not_before() -> None:

@@ -15,13 +15,13 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from sie_bundle.engine.native import KEPT
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Tasks
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.model import EncoderModel, Model
+    from sie_bundle.models.model import EncoderModel, Model
 
 HIDDEN, LAYERS, HEADS, INTERMEDIATE, POSITIONS = 32, 2, 4, 64, 64
 WORDS = ("hello", "world", "ship", "lighthouse", "poison")
@@ -47,8 +47,8 @@ def make(folder: Path, *, nan_token: str | None = None, seed: int = 0) -> Path:
 
 def load(spec: ModelSpec, folder: Path, precision: str = "float32", kernels: Path | None = KEPT) -> EncoderModel:
     """The model in memory, computing with ``precision``."""
-    from sie_bundle.engine.checkpoint import Checkpoint
-    from sie_bundle.engine.model import EncoderModel
+    from sie_bundle.models.checkpoint import Checkpoint
+    from sie_bundle.models.model import EncoderModel
 
     model = EncoderModel(Checkpoint(spec, folder), precision_wanted=precision, kernels=kernels)
     model.try_out()

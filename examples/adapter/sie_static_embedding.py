@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.cost import Fit
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
+from sie_bundle.models.checkpoint import Checkpoint
 from sie_sdk.errors import ModelLoadFailedError
 
 
 class StaticEmbedding:
-    """A `sie_bundle.engine.model.Model`: what the engine reads of a model, and one method."""
+    """A `sie_bundle.models.model.Model`: what the engine reads of a model, and one method."""
 
     labels: tuple[str, ...] = ()
     heads: tuple[str, ...] = ("dense",)

@@ -40,7 +40,7 @@ from sie_sdk.types import Priority
 
 log = logging.getLogger("sie.bundle")
 
-ENGINE = "sie_bundle.engine.model"
+ENGINE = "sie_bundle.models.model"
 """The module whose import brings torch in; a second of every cold start."""
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sie_bundle.engine import model as engine
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import Model
+from sie_bundle.models import model as engine
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import Model
 from sie_bundle.residency import load_failure
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.residency import Residency

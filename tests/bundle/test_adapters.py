@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.family import AUTO, FAMILIES
-from sie_bundle.engine.model import EncoderModel, Model, load
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.family import AUTO, FAMILIES
+from sie_bundle.models.model import EncoderModel, Model, load
 from sie_bundle.operations import encode
 from sie_config.model import model_spec
 from sie_config.model.model_spec import ModelSpec
@@ -105,7 +105,7 @@ def test_a_model_that_lacks_what_is_asked_of_one_is_refused_when_it_is_loaded(
 ) -> None:
     has = {each: getattr(tiny, each) for each in (*Model.__annotations__, "forward") if each != name}
     entry = SimpleNamespace(load=lambda: lambda *_: SimpleNamespace(**has))
-    monkeypatch.setattr("sie_bundle.engine.model.entry_points", lambda **_: [entry])
+    monkeypatch.setattr("sie_bundle.models.model.entry_points", lambda **_: [entry])
     with pytest.raises(ModelLoadFailedError, match=f"made of test/static has no {name}"):
         load(Checkpoint(spec_of(folder), folder))
 

@@ -18,9 +18,9 @@ import tokenizers
 import torch
 from safetensors.torch import save_file
 
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import load
-from sie_bundle.engine.tokenization import Tokenizer, end_token
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import load
+from sie_bundle.models.tokenization import Tokenizer, end_token
 from sie_config import catalog
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource

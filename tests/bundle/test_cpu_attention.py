@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sie_bundle.engine.cpu_attention import FEW, STEP, attend, attended, attended_at_once, room, view
-from sie_bundle.engine.packed_encoder import rounded
 from sie_bundle.engine.packing import Packed, pack
+from sie_bundle.engine.row import Row
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.models.packed_encoder import rounded
 
 CPU = torch.device("cpu")
 HEADS, KEY_HEADS, SIZE = 4, 2, 8

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sie_bundle.engine import attention, packed_encoder
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import EncoderModel
-from sie_bundle.engine.packed_encoder import PackedEncoder
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine import attention
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models import packed_encoder
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
+from sie_bundle.models.packed_encoder import PackedEncoder
 from tests.bundle import test_jina_bert
 from tests.bundle.test_families import PACKED, rows_of
 from tests.bundle.test_families import load as on_cpu

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from sie_bundle.engine.model import EncoderModel
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import encode
 from sie_bundle.operations.muvera import Muvera
 from sie_bundle.operations.options import Options

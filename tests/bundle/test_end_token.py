@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
-from sie_bundle.engine.tokenization import Tokenizer, end_token
+from sie_bundle.models.tokenization import Tokenizer, end_token
 from sie_config.model.tasks import Dense, Tasks
 from sie_sdk.errors import InputTooLongError, ModelLoadFailedError
 from tests import tiny_model

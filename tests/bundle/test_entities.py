@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.tokenization import Tokenizer, Windows, row
+from sie_bundle.engine.row import row
+from sie_bundle.models.tokenization import Tokenizer, Windows
 from sie_bundle.operations.entities import Flags, Scheme, continuing, entities, grouped, joined, scheme, seam, words
 from sie_sdk.types import Entity
 

@@ -18,10 +18,10 @@ from sie_bundle.engine import batch
 from sie_bundle.engine.cores import TRIAL
 from sie_bundle.engine.cost import Fit, Reading
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.request import Forwarded
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models.model import EncoderModel
 from sie_sdk.errors import DeadlineExceededError, InferenceError, UnavailableError
 from tests.platform import wait_until
 

@@ -17,7 +17,8 @@ from sie_broker.records import Work
 from sie_bundle.engine.cost import Fit
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.outputs import Outputs
-from sie_bundle.engine.tokenization import Row, Tokenizer
+from sie_bundle.engine.row import Row
+from sie_bundle.models.tokenization import Tokenizer
 from sie_bundle.operations import entailment, extract
 from sie_bundle.operations.operation import Operation
 from sie_bundle.residency.residency import Residency

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from sie_bundle.engine import native
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.family import FAMILIES
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Outputs, SparseRow
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.family import FAMILIES
+from sie_bundle.models.model import EncoderModel
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks

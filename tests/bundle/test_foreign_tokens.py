@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import tokenizers
 
-from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.models.checkpoint import Checkpoint
 from sie_config.model.tasks import Score, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model

@@ -18,8 +18,8 @@ from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
 from sie_bundle.engine.linear import Product, plain
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.positions import Turn
+from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row, row
 from sie_sdk.errors import ModelLoadFailedError
 from tests.bundle import variants
 

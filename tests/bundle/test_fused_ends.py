@@ -10,9 +10,9 @@ from sie_bundle.engine import pooling
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.linear import plain
 from sie_bundle.engine.packing import pack
-from sie_bundle.engine.parameters import FLOATS
+from sie_bundle.engine.precision import FLOATS
+from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row, row
 from tests.bundle import variants
 from tests.bundle.test_fused import CPU, TOLERANCE, a_layer, batch, made, norm, random, stepwise, words_only
 

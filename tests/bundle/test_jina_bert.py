@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear
 
 from sie_bundle.engine.positions import slopes
-from sie_bundle.engine.tokenization import row
+from sie_bundle.engine.row import row
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model

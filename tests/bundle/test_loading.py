@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sie_bundle.engine import model as engine
-from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.model import EncoderModel, Model
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
+from sie_bundle.models import model as engine
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel, Model
 from sie_bundle.residency import memory
 from sie_bundle.residency.loading import NICENESS, Loader
 from sie_bundle.residency.pinned import pin

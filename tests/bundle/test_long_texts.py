@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_bundle.engine.model import EncoderModel
-from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.models.model import EncoderModel
+from sie_bundle.models.tokenization import Tokenizer
 from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import Plan
 from sie_config.model.tasks import Extract, Score, Tasks

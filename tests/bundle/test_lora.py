@@ -18,10 +18,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from sie_broker.records import Work
-from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.lora import Merged, matched
-from sie_bundle.engine.model import EncoderModel, load
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.lora import Merged, matched
+from sie_bundle.models.model import EncoderModel, load
 from sie_bundle.operations import encode
 from sie_bundle.operations.operation import Operation
 from sie_config.model.model_spec import Lora, ModelSpec, Profile

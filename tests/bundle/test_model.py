@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sie_bundle.engine import native
-from sie_bundle.engine.model import EncoderModel
+from sie_bundle.models.model import EncoderModel
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Dense, Sparse, Tasks
 from sie_sdk.errors import ModelLoadFailedError

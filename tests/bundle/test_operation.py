@@ -18,9 +18,9 @@ from safetensors.numpy import load_file, save_file
 
 from sie_broker.records import Work
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.request import Forwarded, Model
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import encode, extract
 from sie_bundle.operations.operation import Operation, Plan
 from sie_bundle.residency.residency import Residency

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.residency.pacing import BUSY_S, SHARE, STEP_S, Pace, Paced
 from tests import tiny_model
 

@@ -18,11 +18,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from sie_bundle.engine import native
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, halved, linear, plain, prepacked
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import arithmetic, gain_of_bfloat16, native_bfloat16, precision
+from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.models.model import EncoderModel
 from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model
 from tests.bundle.reference import Bert

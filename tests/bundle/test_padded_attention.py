@@ -20,8 +20,8 @@ from sie_bundle.engine.attention import Attend, flash, kernel, padded, varlen
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.positions import slopes
+from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row, row
 
 CPU, HEADS, LONGEST = torch.device("cpu"), 4, 100
 SIGHTS = {

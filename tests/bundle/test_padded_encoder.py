@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.packing import SHARE, SLACK, buckets, pack
-from sie_bundle.engine.padded_encoder import SQUARES, PaddedEncoder
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
+from sie_bundle.models.padded_encoder import SQUARES, PaddedEncoder
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Extract, Multivector, Tasks

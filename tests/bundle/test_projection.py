@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from safetensors.numpy import save_file
 
-from sie_bundle.engine.tokenization import row
+from sie_bundle.engine.row import row
 from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model
 

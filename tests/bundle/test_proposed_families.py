@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sie_bundle.engine import family, gliner, linear, rope
+from sie_bundle.engine import linear
+from sie_bundle.models import by_layer, family, gliner
 from sie_bundle.weights import layout
 from sie_config.propose import Folder, chain, families, weights
 from sie_config.propose import gliner as proposed
@@ -56,8 +57,8 @@ def test_activations_are_those_of_the_engine() -> None:
 def test_rotations_are_those_of_the_engine(kind: str) -> None:
     scaling = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 64}
     described = {"rope_scaling": scaling | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
-    with nullcontext() if kind in families.ROTATIONS else pytest.raises(rope.UnsupportedRope):
-        assert rope.ropes(described, ["full_attention"], 32)
+    with nullcontext() if kind in families.ROTATIONS else pytest.raises(by_layer.UnsupportedRope):
+        assert by_layer.ropes(described, ["full_attention"], 32)
 
 
 def test_what_is_left_to_transformers_is_a_text_model_it_has() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sie_bundle.engine import model as engine
+from sie_bundle.models import model as engine
 from sie_bundle.residency.residency import SUPERSEDED_S
 from sie_bundle.weights import weights
 from sie_config.model.sources import HubSource, LocalSource

@@ -16,9 +16,9 @@ import pytest
 
 from sie_bundle.engine.cost import Fit
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.model import Model
 from sie_bundle.engine.outputs import Outputs
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
+from sie_bundle.models.model import Model
 from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
 from sie_config.model.model_spec import ModelSpec

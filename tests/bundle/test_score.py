@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sie_bundle.engine import native
-from sie_bundle.engine.model import EncoderModel
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import score
 from sie_config.model import template
 from sie_config.model.tasks import Multivector, Score, Tasks

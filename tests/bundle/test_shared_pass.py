@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Outputs, SparseRow
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import encode, score
 from sie_bundle.operations.operation import Plan
 from sie_config.model.tasks import Score

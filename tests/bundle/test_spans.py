@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.label_tokenizer import SHARE, WORD, LabelTokenizer, windows
-from sie_bundle.engine.model import EncoderModel
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.label_tokenizer import SHARE, WORD, LabelTokenizer, windows
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import extract, spans
 from sie_bundle.operations.spans import Candidates
 from sie_config.model.model_spec import ModelSpec

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models
 
-from sie_bundle.engine.model import EncoderModel
-from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.models.model import EncoderModel
+from sie_bundle.models.tokenization import Tokenizer
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from tests import tiny_model
 

@@ -22,15 +22,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from sie_bundle.engine import family
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.packing import pack
-from sie_bundle.engine.padded_encoder import PaddedEncoder
-from sie_bundle.engine.parameters import Parameters
-from sie_bundle.engine.tokenization import Row, row
-from sie_bundle.engine.transformers_encoder import Body, TransformersEncoder
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models import family
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
+from sie_bundle.models.padded_encoder import PaddedEncoder
+from sie_bundle.models.parameters import Parameters
+from sie_bundle.models.transformers_encoder import Body, TransformersEncoder
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Extract, Score, Tasks
@@ -331,8 +331,8 @@ def test_transformers_is_imported_for_the_models_that_need_it_alone(name: str, i
     program = f"""
 import sys
 from pathlib import Path
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import load
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import load
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Tasks

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sie_bundle.engine.checkpoint import Checkpoint, Tensors
-from sie_bundle.engine.tokenization import row
+from sie_bundle.engine.row import row
+from sie_bundle.models.checkpoint import Checkpoint, Tensors
 from sie_bundle.weights import hub, layout, weights
 from sie_config.model.sources import HubSource
 from sie_sdk.errors import ModelLoadFailedError, WeightsUnavailableError

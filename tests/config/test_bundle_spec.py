@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from sie_bundle.engine import family
+from sie_bundle.models import family
 from sie_bundle.settings import Settings
 from sie_config.deployment import bundle_spec, machine_profile
 from sie_config.deployment.bundle_spec import BundleSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sie_bundle.engine.family import FAMILIES, GLINER
+from sie_bundle.models.family import FAMILIES, GLINER
 from sie_config import catalog
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import HubSource, LocalSource

@@ -14,7 +14,7 @@ import torch
 from sie_bundle.engine.cost import Fit
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.outputs import Outputs
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.engine.row import Row, row
 from sie_sdk.errors import OutOfMemoryError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sie_bundle.engine.model import EncoderModel
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.settings import Settings
 from sie_bundle.weights import weights
 from sie_config import catalog

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sie_bundle.engine.model import EncoderModel
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
+from sie_bundle.models.model import EncoderModel
 from tests.tiny_model import vectors
 
 pytestmark = pytest.mark.weights

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import EncoderModel
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import extract
 from sie_bundle.operations.entities import AGGREGATIONS
 from sie_config.model.model_spec import ModelSpec

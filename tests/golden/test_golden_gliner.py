@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import EncoderModel
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import extract
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource

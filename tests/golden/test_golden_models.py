@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from sie_bundle.engine import native
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.model import EncoderModel
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import encode, score
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.tokens import kept

@@ -14,13 +14,13 @@ import torch
 
 from sie_bundle.engine import attention
 from sie_bundle.engine.attention import Attend
-from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.cpu_attention import attend
-from sie_bundle.engine.model import EncoderModel
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import precision
+from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row, row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
 from tests.bundle.test_families import PACKED, numbers, rows_of, tasks_of
 from tests.bundle.test_families import load as on_cpu
 

@@ -1,6 +1,6 @@
 """What a model can do, as records: one per task, with how its states become the answer.
 
-Owns the fields and their defaults. What runs them stands in ``sie_bundle.engine.heads`` and ``sie_bundle.operations``.
+Owns the fields and their defaults. What runs them stands in ``sie_bundle.models.heads`` and ``sie_bundle.operations``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The architectures that are computed here, as far as a proposal must know them: data, by ``model_type``.
 
-The engine's own records are ``sie_bundle.engine.family``; tests/bundle/test_proposed_families.py holds both equal.
+The engine's own records are ``sie_bundle.models.family``; tests/bundle/test_proposed_families.py holds both equal.
 """
 
 from __future__ import annotations

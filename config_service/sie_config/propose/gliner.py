@@ -1,6 +1,6 @@
 """What the folder of a GLiNER says in gliner_config.json: which kind it is, and how long its texts may be. Pure.
 
-Owns the reading of that file. What the engine computes of it stands in ``sie_bundle.engine.gliner``; a test compares.
+Owns the reading of that file. What the engine computes of it stands in ``sie_bundle.models.gliner``; a test compares.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The engine: from token rows to heads' outputs, in packed batches that run back to back on one device."""
+"""The engine: token rows in packed batches that run back to back on one device. Knows no files and no families."""

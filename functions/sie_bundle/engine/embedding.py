@@ -1,7 +1,6 @@
 """Embedding: from tokens to the states that the first layer takes.
 
-Owns which tables are added up, as the family's record names them. By torch here; compiled code reads the same tables
-(``fused``).
+By torch here; compiled code reads the same tables (``fused``). Which they are is ``models.packed_encoder``'s.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.layer import Norm
 from sie_bundle.engine.linear import Linear
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.parameters import Parameters
 
 
 class Embedding(NamedTuple):
@@ -44,30 +41,3 @@ class Embedding(NamedTuple):
             x += self.types[0] if packed.types is None else embedding(packed.types, self.types)
         x = self.norm(x) if self.norm else x
         return self.projection(x) if self.projection else x
-
-
-def take(architecture: Architecture, parameters: Parameters) -> Embedding:
-    """An encoder's, of a checkpoint's parameters.
-
-    Raises:
-        ModelLoadFailedError: a tensor is missing, or has fewer rows than config.json says.
-    """
-    family, prefix = architecture.family, parameters.prefix
-    config = architecture.config
-    projection = prefix + family.embedding_projection
-    projected = family.embedding_projection and f"{projection}.weight" in parameters
-    places, types = f"{prefix}{family.positions}.weight", f"{prefix}{family.token_types}.weight"
-    return Embedding(
-        words=parameters.table(f"{prefix}{family.words}.weight", config.vocab_size),
-        positions=parameters.table(places, config.max_position_embeddings) if family.positions else None,
-        types=_two(parameters.table(types)) if family.token_types else None,
-        first_position=family.first_position,
-        norm=parameters.norm(prefix + family.embedding_norm) if family.embedding_norm else None,
-        projection=parameters.linear([projection], dtype=parameters.stream) if projected else None,
-        stream=parameters.stream,
-    )
-
-
-def _two(types: Tensor) -> Tensor:
-    """One type is that of both texts of a pair, whichever the tokenizer says."""
-    return types.expand(2, -1) if len(types) == 1 else types

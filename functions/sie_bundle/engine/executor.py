@@ -26,7 +26,7 @@ from sie_bundle.engine.failure import frameless, is_out_of_memory, said, tellabl
 from sie_bundle.engine.gathering import Gathering, awaited, patience_s
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.request import Forwarded, Model, Outcome, Request, gather, is_last, request_of
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
 from sie_sdk.errors import DeadlineExceededError, OutOfMemoryError, SIEError, UnavailableError
 
 log = logging.getLogger("sie.bundle.executor")

@@ -25,8 +25,8 @@ from sie_bundle.engine import buffers, layer, linear, native
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.native import Library, address
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.parameters import FLOATS
 from sie_bundle.engine.positions import Turn
+from sie_bundle.engine.precision import FLOATS
 from sie_bundle.engine.sight import Sight
 from sie_sdk.errors import ModelLoadFailedError
 

@@ -1,8 +1,8 @@
 """One layer of an encoder, and a pass through all of them: which product, norm and sum follows which.
 
-Owns the steps around attention, for every family of ``family``, and the passes of a CPU and of a GPU, each compiled as
-one call with its attention (``compiled``); with any other attention the same steps are called one by one. Where weights
-come from is ``packed_encoder``'s and ``parameters``'.
+Owns the steps around attention, whatever the family, and the passes of a CPU and of a GPU, each compiled as one call
+with its attention (``compiled``); with any other attention the same steps are called one by one. Where weights come
+from is ``models.packed_encoder``'s.
 """
 
 # No annotations from the future: ``compiled``.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
 
 SHARE = 0.125
 """So much of a bucket's own tokens may be added to it as padding."""

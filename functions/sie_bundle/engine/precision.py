@@ -20,6 +20,8 @@ log = logging.getLogger("sie.bundle.precision")
 
 CPU = torch.device("cpu")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FLOATS = tuple(PRECISIONS.values())
+"""What tables of an embedding may be stored as, in the order that compiled code counts them in."""
 
 WORTH = 1.25
 """So many times as fast products of bfloat16 must be, for they are less exact."""

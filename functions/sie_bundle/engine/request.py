@@ -17,7 +17,7 @@ from sie_bundle.engine.batch import Entry, Slice
 from sie_bundle.engine.cost import Fit
 from sie_bundle.engine.failure import frameless
 from sie_bundle.engine.outputs import Outputs
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
 from sie_sdk.errors import InferenceError
 
 

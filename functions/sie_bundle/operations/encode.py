@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
 from sie_bundle.operations.prompts import prompted
@@ -28,7 +28,7 @@ from sie_sdk.quantize import quantize
 from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage, asks_for_muvera
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.model import Model  # brings torch
+    from sie_bundle.models.model import Model  # brings torch
     from sie_bundle.operations.muvera import Muvera
 
 POOLINGS = get_args(Pooling)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.tokenization import Tokenizer, Windows
+from sie_bundle.models.tokenization import Tokenizer, Windows
 from sie_bundle.operations.classification import softmax
 from sie_sdk.types import Entity
 

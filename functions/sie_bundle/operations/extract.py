@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
-from sie_bundle.engine.gliner import TOKEN_LEVEL
-from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.outputs import Floats, Outputs
+from sie_bundle.models.gliner import TOKEN_LEVEL
+from sie_bundle.models.label_tokenizer import LabelTokenizer
 from sie_bundle.operations import classification, entailment, spans
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
@@ -29,7 +29,7 @@ from sie_sdk.replies import Extracted
 from sie_sdk.types import ExtractRequest, Timing, Usage
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.model import Model  # brings torch
+    from sie_bundle.models.model import Model  # brings torch
 
 MAX_WINDOWS = 4096
 """Windows of one request: two million tokens at 512 each, and some 150 MB while it is computed."""

@@ -19,7 +19,7 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.request import Forwarded
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
 from sie_bundle.residency.residency import Residency
 from sie_bundle.resolved import spec_of
 from sie_config.model.model_spec import ModelSpec
@@ -30,7 +30,7 @@ from sie_sdk.types import Priority, Timing, Usage
 from sie_sdk.wire import Request as AnyRequest
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.model import Model  # brings torch
+    from sie_bundle.models.model import Model  # brings torch
 
 T = TypeVar("T")
 Request = TypeVar("Request", contravariant=True)

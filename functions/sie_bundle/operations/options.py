@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from sie_bundle.engine.tokenization import Overflow
+from sie_bundle.models.tokenization import Overflow
 from sie_sdk.errors import InvalidInputError
 
 T = TypeVar("T")

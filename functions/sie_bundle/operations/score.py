@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from sie_bundle.engine.outputs import Floats, Outputs
-from sie_bundle.engine.tokenization import Row
+from sie_bundle.engine.row import Row
 from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
@@ -26,7 +26,7 @@ from sie_sdk.scoring import maxsim
 from sie_sdk.types import Item, ScoreRequest, Timing, Usage
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.model import Model  # brings torch
+    from sie_bundle.models.model import Model  # brings torch
 
 ACTIVATIONS = ("none", "sigmoid")
 

@@ -1,7 +1,7 @@
 """Spans: from the scores of labels over spans of a text, row by row, to entities (GLiNER, 2311.08526).
 
 Owns the joining of rows, what is a candidate, and which of several that overlap stays. numpy only; what is asked for is
-``extract``'s, what scores mean ``engine.span_head``'s.
+``extract``'s, what scores mean ``models.span_head``'s.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sie_bundle.engine.label_tokenizer import Labelled
 from sie_bundle.engine.outputs import Floats
+from sie_bundle.models.label_tokenizer import Labelled
 from sie_bundle.operations.classification import sigmoid
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Entity

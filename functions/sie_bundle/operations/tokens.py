@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.tokenization import Row, Tokenizer
+from sie_bundle.engine.row import Row
+from sie_bundle.models.tokenization import Tokenizer
 from sie_config.model.tasks import Multivector
 
 

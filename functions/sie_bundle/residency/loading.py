@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from sie_bundle.engine import label_tokenizer
 from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.native import KEPT
-from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.models import label_tokenizer
+from sie_bundle.models.tokenization import Tokenizer
 from sie_bundle.weights import weights
 from sie_bundle.weights.weights import Weights
 from sie_config.model.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.checkpoint import Checkpoint
     from sie_bundle.engine.cost import Fit
-    from sie_bundle.engine.model import Model
+    from sie_bundle.models.checkpoint import Checkpoint
+    from sie_bundle.models.model import Model
 
 T = TypeVar("T")
 
@@ -119,11 +119,11 @@ class Loader:
         run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
         # torch takes longest at a cold start: imported beside the fetch.
         (found, tokenizer), _ = await asyncio.gather(
-            run(tellably, files), run(importlib.import_module, "sie_bundle.engine.model")
+            run(tellably, files), run(importlib.import_module, "sie_bundle.models.model")
         )
 
         def opened() -> Opened:
-            from sie_bundle.engine.checkpoint import Checkpoint
+            from sie_bundle.models.checkpoint import Checkpoint
 
             checkpoint = Checkpoint(spec, found.folder, tokenizer, found.lora.folder if found.lora else None)
             return Opened(checkpoint, checkpoint.bytes)
@@ -164,7 +164,7 @@ class Loader:
 
     async def keep(self, opened: Opened, model: Model) -> Opened:
         """The checkpoint as the host's memory holds it: mapped for a CPU, copied to pinned pages for a CUDA device."""
-        from sie_bundle.engine.model import EncoderModel
+        from sie_bundle.models.model import EncoderModel
         from sie_bundle.residency.pinned import pin
 
         if self.pins:
@@ -178,7 +178,7 @@ class Loader:
         weights.stop()
 
     def _made(self, opened: Opened, behind: bool) -> Model:
-        from sie_bundle.engine.model import EncoderModel, load
+        from sie_bundle.models.model import EncoderModel, load
         from sie_bundle.residency.pacing import Pace, Paced
 
         checkpoint = copy.copy(opened.checkpoint)

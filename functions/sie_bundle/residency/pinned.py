@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from sie_bundle.engine.checkpoint import Checkpoint
+from sie_bundle.models.checkpoint import Checkpoint
 
 
 class Pinned(dict[str, Tensor]):

@@ -27,7 +27,7 @@ from sie_config.model.variant import key_of, name_of, variant
 from sie_sdk.errors import OutOfMemoryError, SIEError, WeightsUnavailableError
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.model import Model
+    from sie_bundle.models.model import Model
 
 log = logging.getLogger("sie.bundle.residency")
 

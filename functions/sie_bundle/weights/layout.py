@@ -1,7 +1,7 @@
 """Which files of a model's folder hold its tensors: one file, several with an index, or one of before safetensors.
 
 Owns the three layouts that publishers use, and which goes first; and which file describes the model. What is in the
-files, ``engine.checkpoint`` opens.
+files, ``models.checkpoint`` opens.
 """
 
 from __future__ import annotations

@@ -18,11 +18,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from sie_bundle.engine import buffers, family, gliner, label_tokenizer
+from sie_bundle.engine import buffers
 from sie_bundle.engine.failure import is_out_of_memory
-from sie_bundle.engine.family import Architecture
-from sie_bundle.engine.lora import Merged
-from sie_bundle.engine.tokenization import Tokenizer
+from sie_bundle.models import family, gliner, label_tokenizer
+from sie_bundle.models.family import Architecture
+from sie_bundle.models.lora import Merged
+from sie_bundle.models.tokenization import Tokenizer
 from sie_bundle.weights import layout
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError

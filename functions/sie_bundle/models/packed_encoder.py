@@ -1,7 +1,7 @@
 """The packed encoder: every family of ``family`` as one short program over a batch without padding.
 
-Owns the layout of the weights (query, key and value fused), and what all layers need of a batch. The steps of a layer
-are ``layer``'s; embedding, attention, linear layers and heads have modules of their own. Imports torch only.
+Owns the layout of the weights (query, key and value fused), which tables an embedding adds up, and what all layers need
+of a batch. The steps of a layer are ``engine.layer``'s. Imports torch only.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sie_bundle.engine import cpu_attention, embedding, layer, native
+from sie_bundle.engine import cpu_attention, layer, native
 from sie_bundle.engine.attention import kernel, varlen
-from sie_bundle.engine.family import Architecture
+from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.finite import Finite
 from sie_bundle.engine.fused import Fused
 from sie_bundle.engine.layer import Attention, FeedForward, Layer
 from sie_bundle.engine.linear import Activation, LayOut, activation, linear, plain
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.positions import RelativeBias, Rotation, slopes
 from sie_bundle.engine.rope import Rope
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.varlen_attention import bounds
+from sie_bundle.models.family import Architecture
+from sie_bundle.models.parameters import Parameters
 
 
 class PackedEncoder:
@@ -50,7 +51,7 @@ class PackedEncoder:
         self.device = parameters.device
         self._family = family
         self._computed = parameters.computed
-        self._embedding = embedding.take(architecture, parameters)
+        self._embedding = _embedding(architecture, parameters)
         self._ropes: list[Rope] = list(dict.fromkeys(config.ropes)) if family.rotates else []
         self._windows = list(dict.fromkeys(config.windows))
         shared = "{}" not in family.layer
@@ -168,3 +169,30 @@ def _feed_forward(architecture: Architecture, parameters: Parameters, prefix: st
     acts: tuple[Activation, Activation] = (act, "none") if family.gate == "first" else ("none", act)
     first, second = parameters.halves(names, acts, lay_out)
     return FeedForward(first, second, down)
+
+
+def _embedding(architecture: Architecture, parameters: Parameters) -> Embedding:
+    """An encoder's, of a checkpoint's parameters.
+
+    Raises:
+        ModelLoadFailedError: a tensor is missing, or has fewer rows than config.json says.
+    """
+    family, prefix = architecture.family, parameters.prefix
+    config = architecture.config
+    projection = prefix + family.embedding_projection
+    projected = family.embedding_projection and f"{projection}.weight" in parameters
+    places, types = f"{prefix}{family.positions}.weight", f"{prefix}{family.token_types}.weight"
+    return Embedding(
+        words=parameters.table(f"{prefix}{family.words}.weight", config.vocab_size),
+        positions=parameters.table(places, config.max_position_embeddings) if family.positions else None,
+        types=_two(parameters.table(types)) if family.token_types else None,
+        first_position=family.first_position,
+        norm=parameters.norm(prefix + family.embedding_norm) if family.embedding_norm else None,
+        projection=parameters.linear([projection], dtype=parameters.stream) if projected else None,
+        stream=parameters.stream,
+    )
+
+
+def _two(types: Tensor) -> Tensor:
+    """One type is that of both texts of a pair, whichever the tokenizer says."""
+    return types.expand(2, -1) if len(types) == 1 else types

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from sie_bundle.engine import family
-from sie_bundle.engine.family import Architecture, Positive
+from sie_bundle.models import family
+from sie_bundle.models.family import Architecture, Positive
 from sie_bundle.weights import layout
 from sie_sdk.errors import ModelLoadFailedError
 

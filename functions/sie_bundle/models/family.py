@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from sie_bundle.engine.by_layer import by_layer
 from sie_bundle.engine.rope import Rope
+from sie_bundle.models.by_layer import by_layer
 from sie_sdk.errors import ModelLoadFailedError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -387,6 +387,6 @@ def _found(folder: Path, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]
     """The record of ``AUTO`` for a folder, and its config.json, in the words of transformers if there is no record."""
     if (known := FAMILIES.get(str(given.get("model_type")))) is not None:
         return msgspec.structs.replace(known, way="padded" if known.way == "padded" else "transformers"), given
-    from sie_bundle.engine.transformers_library import sizes
+    from sie_bundle.models.transformers_library import sizes
 
     return FAMILIES[AUTO], sizes(folder)

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine import buffers
-from sie_bundle.engine.family import Architecture
 from sie_bundle.engine.layer import Norm
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, LayOut, Linear, Product, activation, linear
-from sie_bundle.engine.precision import arithmetic
+from sie_bundle.engine.precision import FLOATS, arithmetic
+from sie_bundle.models.family import Architecture
 from sie_sdk.errors import ModelLoadFailedError
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 STORED = (*FLOATS, torch.float64)
 """What a tensor may be stored as: numbers that stand for themselves."""
 

@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine import native, pooling
-from sie_bundle.engine.checkpoint import Checkpoint
 from sie_bundle.engine.cost import Fit, reading
-from sie_bundle.engine.heads import heads
-from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.outputs import Outputs, SparseRow, first_not_finite
-from sie_bundle.engine.packed_encoder import PackedEncoder
 from sie_bundle.engine.packing import Packed, pack
-from sie_bundle.engine.parameters import Parameters
 from sie_bundle.engine.precision import precision
-from sie_bundle.engine.tokenization import Row, Tokenizer, row
+from sie_bundle.engine.row import Row, row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.heads import heads
+from sie_bundle.models.label_tokenizer import LabelTokenizer
+from sie_bundle.models.packed_encoder import PackedEncoder
+from sie_bundle.models.parameters import Parameters
+from sie_bundle.models.tokenization import Tokenizer
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError, SIEError
 
@@ -176,8 +177,8 @@ def _encoder(checkpoint: Checkpoint, parameters: Parameters, library: native.Lib
     way = checkpoint.architecture.family.way
     if way == "packed":
         return PackedEncoder(checkpoint.architecture, parameters, library)
-    from sie_bundle.engine.padded_encoder import PaddedEncoder
-    from sie_bundle.engine.transformers_encoder import Body, NotPackable, TransformersEncoder
+    from sie_bundle.models.padded_encoder import PaddedEncoder
+    from sie_bundle.models.transformers_encoder import Body, NotPackable, TransformersEncoder
 
     body = Body(checkpoint, parameters)
     encoder: Encoder | None = None

@@ -19,17 +19,17 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from sie_bundle.engine import gliner
 from sie_bundle.engine.attention import Attend, kernel
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.family import GLINER
 from sie_bundle.engine.finite import Finite
 from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.packing import Packed, pack
-from sie_bundle.engine.parameters import Parameters
+from sie_bundle.engine.row import Row
 from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.tokenization import Row
-from sie_bundle.engine.transformers_library import LOADING, library, positions
+from sie_bundle.models import gliner
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.family import GLINER
+from sie_bundle.models.parameters import Parameters
+from sie_bundle.models.transformers_library import LOADING, library, positions
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine.packing import SHARE, SLACK, Packed, buckets
-from sie_bundle.engine.transformers_encoder import TOLERANCE, Body, error
+from sie_bundle.models.transformers_encoder import TOLERANCE, Body, error
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 

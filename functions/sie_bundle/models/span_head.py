@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
-from sie_bundle.engine.gliner import TOKEN_LEVEL
-from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.packing import Packed, moved
-from sie_bundle.engine.parameters import Parameters, run
+from sie_bundle.models.gliner import TOKEN_LEVEL
+from sie_bundle.models.label_tokenizer import LabelTokenizer
+from sie_bundle.models.parameters import Parameters, run
 from sie_sdk.errors import ModelLoadFailedError
 
 if TYPE_CHECKING:
-    from sie_bundle.engine.gliner import Config
+    from sie_bundle.models.gliner import Config
 
 AT_ONCE = 1024
 """Spans, or pairs of words and labels, whose hidden layer is in memory at a time: 13 MB for a hidden size of 768."""

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from sie_bundle.engine.checkpoint import Checkpoint
-from sie_bundle.engine.label_tokenizer import LabelTokenizer
 from sie_bundle.engine.linear import Linear
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.parameters import Parameters, run
 from sie_bundle.engine.pooling import POOLINGS, Pool
-from sie_bundle.engine.span_head import spans
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.label_tokenizer import LabelTokenizer
+from sie_bundle.models.parameters import Parameters, run
+from sie_bundle.models.span_head import spans
 from sie_config.model.tasks import Dense, Multivector, Score, Sparse
 from sie_sdk.errors import ModelLoadFailedError
 

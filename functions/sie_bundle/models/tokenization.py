@@ -11,40 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 from tokenizers import processors
 
+from sie_bundle.engine.row import Ids, Row, row
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 
-Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 Overflow = Literal["truncate_text", "error"]
-
-
-class Marks(NamedTuple):
-    """Which tokens of a row stand for more than themselves, in a row that has labels before a text's words."""
-
-    labels: Ids
-    """The marker before each label."""
-    words: Ids
-    """The first token of each word."""
-
-
-class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One row of the packed batch: a text, or a pair of texts, with its special tokens."""
-
-    ids: Ids
-    second: int
-    """Where a pair's second text begins; the length, if there is none."""
-    seen: int
-    """So many tokens from the first are attended to; those behind, a query's augmentation, only look."""
-    marks: Marks | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class Windows(NamedTuple):
@@ -60,11 +36,6 @@ class Windows(NamedTuple):
     """For each row, which of the text's tokens it reads: the first, and the one behind the last."""
     opening: int
     """How many special tokens stand before them in every row."""
-
-
-def row(ids: Sequence[int] | Ids) -> Row:
-    """A single text's row."""
-    return Row(np.asarray(ids, dtype=np.int64), len(ids), len(ids))
 
 
 class Tokenizer:

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from sie_bundle.engine import gliner
-from sie_bundle.engine.family import GLINER
-from sie_bundle.engine.gliner import Config
-from sie_bundle.engine.tokenization import Ids, Marks, Row, Tokenizer, end_token
+from sie_bundle.engine.row import Ids, Marks, Row
+from sie_bundle.models import gliner
+from sie_bundle.models.family import GLINER
+from sie_bundle.models.gliner import Config
+from sie_bundle.models.tokenization import Tokenizer, end_token
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError
 
