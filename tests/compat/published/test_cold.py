@@ -110,10 +110,11 @@ def test_an_ingress_that_stops_or_dies_while_they_wait_is_waited_for(
 ) -> None:
     texts = [{"text": "word " * 200} for _ in range(24)]
     client("encode", TINY, HELLO)
+    ingress = platform.pids()["ingress"]  # found before, for it takes as long as the work does
     with ThreadPoolExecutor(1) as thread:
         asked: Future[Outcome] = thread.submit(lambda: client("extract", TAGGER, texts))
         wait_until(lambda: being_extracted(platform.url))
-        os.kill(platform.pids()["ingress"], number)
+        os.kill(ingress, number)
         outcome = asked.result(120)
     assert len(outcome.result) == 24
     # One that is told to stop answers what it can before it does.
