@@ -19,7 +19,7 @@ import httpx
 
 from sie_sdk import transport
 from sie_sdk.effects import Call, Effect, Reply, Report, Send, Server, Together, Wait
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import ConnectionFailedError, SIEError
 from sie_sdk.types import Progress
 
 T = TypeVar("T")
@@ -55,7 +55,8 @@ class AsyncLine(NamedTuple):
 def run(line: Line, call: Call[T], listener: Listener = None, stop: threading.Event | None = None) -> T:
     """Run a call to its end on this thread; returns its result or raises its :class:`SIEError`.
 
-    ``stop``: once it is set, the call ends with `Stopped` at its next effect.
+    ``stop``: of one of many, whose requests take turns at the line's slots; once it is set, the call ends with
+    `Stopped` at its next effect.
     """
     outcome: Any = None
     while True:
@@ -71,7 +72,7 @@ def run(line: Line, call: Call[T], listener: Listener = None, stop: threading.Ev
         try:
             match effect:
                 case Send():
-                    outcome = _send(line, effect)
+                    outcome = _send(line, effect) if stop is None else _send_in_turn(line, effect, stop)
                 case Wait():
                     _pause(effect, stop)
                 case Report():
@@ -163,8 +164,7 @@ class _Crew:
                 self._news.put((place, progress))
 
             try:
-                with self._line.slots:
-                    end = _End(run(self._line, call, tell, self._stop))
+                end = _End(run(self._line, call, tell, self._stop))
             except BaseException as error:
                 end = _End(error=error)
             self._news.put((place, end))
@@ -206,6 +206,22 @@ def _send(line: Line, send: Send) -> Reply | None:
                 return None
 
 
+def _send_in_turn(line: Line, send: Send, stop: threading.Event) -> Reply | None:
+    """`_send` over one of the connections that calls for many items share; none is kept while a call waits."""
+    end = time.monotonic() + _patience_s(send)
+    while not line.slots.acquire(timeout=CANCEL_CHECK_S):
+        if stop.is_set():
+            raise Stopped
+        if send.cancel is not None and send.cancel.is_set():
+            return None
+        if time.monotonic() > end:
+            raise _no_connection(send)
+    try:
+        return _send(line, send)
+    finally:
+        line.slots.release()
+
+
 def _pause(wait: Wait, stop: threading.Event | None) -> None:
     if wait.cancel is not None:
         wait.cancel.wait(wait.seconds)
@@ -218,8 +234,8 @@ def _pause(wait: Wait, stop: threading.Event | None) -> None:
 # -- awaiting ----------------------------------------------------------------------------------------------------------
 
 
-async def run_async(line: AsyncLine, call: Call[T], listener: Listener = None) -> T:
-    """:func:`run` for an event loop. Cancelling the task ends the call wherever it waits."""
+async def run_async(line: AsyncLine, call: Call[T], listener: Listener = None, *, in_turn: bool = False) -> T:
+    """:func:`run` for an event loop. Cancelling the task ends the call wherever it waits. ``in_turn``: one of many."""
     outcome: Any = None
     while True:
         try:
@@ -231,7 +247,7 @@ async def run_async(line: AsyncLine, call: Call[T], listener: Listener = None) -
         try:
             match effect:
                 case Send():
-                    outcome = await _send_async(line, effect)
+                    outcome = await (_send_in_turn_async if in_turn else _send_async)(line, effect)
                 case Wait():
                     await _pause_async(effect)
                 case Report():
@@ -263,8 +279,8 @@ async def in_order_async(
     more = True
 
     async def one(call: Call[Any]) -> Any:
-        async with slots, line.slots:
-            return await run_async(line, call, tell)
+        async with slots:
+            return await run_async(line, call, tell, in_turn=True)
 
     try:
         while True:
@@ -310,6 +326,38 @@ async def _send_async(line: AsyncLine, send: Send) -> Reply | None:
             await asyncio.gather(asking, return_exceptions=True)
 
 
+async def _send_in_turn_async(line: AsyncLine, send: Send) -> Reply | None:
+    if line.slots.locked():
+        if not await _turn(line, send):
+            return None
+    else:
+        await line.slots.acquire()  # at once
+    try:
+        return await _send_async(line, send)
+    finally:
+        line.slots.release()
+
+
+async def _turn(line: AsyncLine, send: Send) -> bool:
+    """Whether its turn came before it was cancelled."""
+    coming, end = asyncio.ensure_future(line.slots.acquire()), time.monotonic() + _patience_s(send)
+    try:
+        while not coming.done():
+            if send.cancel is not None and send.cancel.is_set():
+                return False
+            if time.monotonic() > end:
+                raise _no_connection(send)
+            await asyncio.wait([coming], timeout=CANCEL_CHECK_S)
+        return True
+    except asyncio.CancelledError:
+        if coming.done() and not coming.cancelled():
+            line.slots.release()
+        raise
+    finally:
+        if coming.cancel():
+            await asyncio.gather(coming, return_exceptions=True)
+
+
 async def _pause_async(wait: Wait) -> None:
     if wait.cancel is None:
         await asyncio.sleep(wait.seconds)
@@ -321,6 +369,17 @@ async def _pause_async(wait: Wait) -> None:
 
 
 # -- both --------------------------------------------------------------------------------------------------------------
+
+
+def _patience_s(send: Send) -> float:
+    return send.timeout_s if send.patience_s is None else send.patience_s
+
+
+def _no_connection(send: Send) -> ConnectionFailedError:
+    return ConnectionFailedError(
+        f"No connection was free within {_patience_s(send):.3g} s: other calls of this client have them all.",
+        hint="Make the client with more max_connections, or ask for less at a time.",
+    )
 
 
 def _advance(call: Call[T], outcome: Any) -> Effect:

@@ -45,7 +45,8 @@ class Server(msgspec.Struct, frozen=True):
 class Send(msgspec.Struct, frozen=True):
     """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way.
 
-    What comes back is its :class:`Reply`, or None if ``cancel`` was set before there was one.
+    What comes back is its :class:`Reply`, or None if ``cancel`` was set before there was one. ``patience_s``: how long
+    it may wait for a connection, of those that are shared with other calls; None: as long as for the reply.
     """
 
     method: str
@@ -54,6 +55,7 @@ class Send(msgspec.Struct, frozen=True):
     body: bytes | None = None
     timeout_s: float = 150.0
     cancel: Cancel | None = None
+    patience_s: float | None = None
 
 
 class Wait(msgspec.Struct, frozen=True):

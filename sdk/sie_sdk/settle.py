@@ -156,7 +156,7 @@ class _Errand:
             headers = self.request.headers | self._preference(remaining)
             timeout_s = min(self.request.timeout_s, remaining)
             return msgspec.structs.replace(
-                self.request, headers=headers, timeout_s=timeout_s, cancel=self.patience.cancel
+                self.request, headers=headers, timeout_s=timeout_s, cancel=self.patience.cancel, patience_s=remaining
             )
         longest = HOLD_S if self.patience.cancel is None else HOLD_IF_CANCELLABLE_S
         hold = int(min(longest, remaining))
@@ -167,7 +167,7 @@ class _Errand:
         }
         if hold:
             headers["Prefer"] = f"wait={hold}"
-        return Send("GET", self.location, headers, timeout_s=hold + GRACE_S, cancel=self.patience.cancel)
+        return Send("GET", self.location, headers, None, hold + GRACE_S, self.patience.cancel, remaining)
 
     def _preference(self, remaining: float) -> dict[str, str]:
         """How long work may be held before it becomes a job, for those who cannot wait: a job can be left, and named.

@@ -50,27 +50,25 @@ class Work:
                 self.under_way -= 1
 
 
-def blocking(
-    work: Work, width: int, at_once: bool, slots: int = 50, told: Callable[[Progress], object] | None = None
-) -> Iterator[int]:
-    line = Line(None, SERVER, threading.Semaphore(slots))  # type: ignore[arg-type]  # nothing is sent
+def blocking(work: Work, width: int, at_once: bool, told: Callable[[Progress], object] | None = None) -> Iterator[int]:
+    line = Line(None, SERVER, threading.Semaphore())  # type: ignore[arg-type]  # nothing is sent
     return drivers.in_order(line, Together(work.calls(), width, lambda one: one), told, at_once=at_once)
 
 
-def taken_blocking(work: Work, width: int, at_once: bool, ahead: list[int], slots: int = 50) -> list[int]:
+def taken_blocking(work: Work, width: int, at_once: bool, ahead: list[int]) -> list[int]:
     results = []
-    with contextlib.closing(blocking(work, width, at_once, slots)) as running:  # type: ignore[type-var]  # a generator
+    with contextlib.closing(blocking(work, width, at_once)) as running:  # type: ignore[type-var]  # a generator
         for result in running:
             results.append(result)
             ahead.append(work.begun - len(results))
     return results
 
 
-def taken_awaiting(work: Work, width: int, at_once: bool, ahead: list[int], slots: int = 50) -> list[int]:
+def taken_awaiting(work: Work, width: int, at_once: bool, ahead: list[int]) -> list[int]:
     results: list[int] = []
 
     async def run() -> None:
-        line = AsyncLine(None, SERVER, asyncio.Semaphore(slots))  # type: ignore[arg-type]  # nothing is sent
+        line = AsyncLine(None, SERVER, asyncio.Semaphore())  # type: ignore[arg-type]  # nothing is sent
         together = Together(work.calls(), width, lambda one: one)
         async with contextlib.aclosing(drivers.in_order_async(line, together, at_once=at_once)) as running:
             async for result in running:
@@ -90,14 +88,14 @@ WAITS = st.lists(st.integers(0, 4), max_size=30)
 
 
 @TAKE
-@given(WAITS, st.integers(1, 5), st.integers(1, 6), st.booleans())
+@given(WAITS, st.integers(1, 5), st.booleans())
 @settings(max_examples=40)
 def test_results_come_in_order_and_no_more_calls_are_under_way_than_may_be(
-    take: Callable[..., list[int]], waits: list[int], width: int, slots: int, at_once: bool
+    take: Callable[..., list[int]], waits: list[int], width: int, at_once: bool
 ) -> None:
     work, ahead = Work(waits), list[int]()
-    assert take(work, width, at_once, ahead, slots) == [*range(len(waits))]
-    assert work.most <= width and (width == 1 or work.most <= slots)
+    assert take(work, width, at_once, ahead) == [*range(len(waits))]
+    assert work.most <= width
     assert max(ahead, default=0) <= AHEAD * width
     assert work.under_way == 0
 

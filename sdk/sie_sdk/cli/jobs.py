@@ -72,7 +72,7 @@ def jobs() -> None:
 
 @jobs.group()
 def submit() -> None:
-    """Queue work and print its ids, one line for each job.
+    """Queue work and print its ids, one line for each lot. One too large for a job is several: their ids, with commas.
 
     \b
     Examples:
@@ -106,7 +106,7 @@ def submit_encode(client: SIEClient, model: str, batch: int, as_json: bool, **as
 @as_json
 @asks_server
 def submit_score(client: SIEClient, model: str, query: str, as_json: bool, **asked: Unpack[RequestOptions]) -> None:
-    """Queue the work of `sie score MODEL QUERY TEXT...`, in one job.
+    """Queue the work of `sie score MODEL QUERY TEXT...`, whose result is one ranking.
 
     \b
     Examples:
@@ -143,7 +143,7 @@ def status(client: SIEClient, ids: tuple[str, ...], as_json: bool) -> None:
       sie jobs status 018f3c...
       sie jobs status $(cat ids) --json | jq -r .state | sort | uniq -c
     """
-    _show([_status(client, id) for id in ids], as_json)
+    _show([_status(client, part) for id in ids for part in _parts(id)], as_json)
 
 
 @jobs.command()
@@ -163,17 +163,17 @@ def wait(client: SIEClient, ids: tuple[str, ...], deadline: float, quiet: bool, 
     from sie_sdk.settle import is_of_the_server
 
     rows = []
-    for id in ids:
+    for part in (part for id in ids for part in _parts(id)):
         try:
-            _followed(client, id, deadline, _meter(quiet))
+            _followed(client, part, deadline, _meter(quiet))
         except (ConnectionFailedError, DeadlineExceededError, UnexpectedReplyError, JobNotFoundError):
             raise
         except SIEError as error:
             if is_of_the_server(error):
                 raise
-            rows.append(JobStatus(id, "failed", message=error.message))
+            rows.append(JobStatus(part, "failed", message=error.message))
         else:
-            rows.append(JobStatus(id, "done"))
+            rows.append(JobStatus(part, "done"))
     _show(rows, as_json)
     if any(row.state == "failed" for row in rows):
         raise click.exceptions.Exit(1)
@@ -205,7 +205,7 @@ def result(
     meter = _meter(quiet)
     with delivery.opened(out, as_json=as_json, vectors=True) as (sink, _):
         for id in ids:
-            operation, found = _read(_followed(client, id, deadline, meter))
+            operation, found = _read([_followed(client, part, deadline, meter) for part in _parts(id)])
             if sink is None:
                 tables.of_job(operation, found)
                 continue
@@ -278,14 +278,19 @@ def _look(id: str) -> Any:
     return Send("GET", jobs.path(id), calls.request_headers(wire.MSGPACK), None)
 
 
-def _read(reply: Reply) -> tuple[Operation, Sequence[Any]]:
-    """The results in a job's reply, whose operation is seen by what it holds."""
-    from sie_sdk import calls, results
+def _parts(id: str) -> list[str]:
+    """The jobs that one id stands for."""
+    return id.split(",")
+
+
+def _read(replies: Sequence[Reply]) -> tuple[Operation, Sequence[Any]]:
+    """The results in the replies of a job's parts, whose operation is seen by what they hold."""
+    from sie_sdk import calls, chunks, results
     from sie_sdk.settle import read
 
-    held: Operation | None = read(reply, lambda body, _: results.operation_of(body))
+    held: Operation | None = read(replies[0], lambda body, _: results.operation_of(body))
     operation = held or "encode"
-    found = calls.answer(operation, reply)
+    found = chunks.merged(operation, [calls.answer(operation, reply) for reply in replies])
     return operation, found.scores if operation == "score" else found
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 import click
 import msgspec
@@ -188,9 +188,9 @@ def opened(path: Path, *, resume: bool, vectors: bool) -> tuple[Sink, int]:
 
 
 def _dense(result: EncodeResult) -> np.ndarray[Any, Any]:
-    if result.dense is None:
+    if (dense := getattr(result, "dense", None)) is None:  # a job's results may be of another operation
         raise click.UsageError("There are no dense vectors for a file of numpy; write .jsonl, or ask for --type dense.")
-    return result.dense
+    return cast("np.ndarray[Any, Any]", dense)
 
 
 def _whole_lines(path: Path) -> int:

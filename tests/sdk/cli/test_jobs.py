@@ -167,3 +167,30 @@ def test_an_id_is_one_piece_of_the_path(server: ScriptedServer) -> None:
     server.script = [refused(JobNotFoundError("There is none."))]
     sie("jobs", "status", "a/../b", "--url", server.url)
     assert server.asked[0].path == "/v1/jobs/a%2F..%2Fb"
+
+
+def test_an_id_of_several_jobs_is_followed_part_by_part(server: ScriptedServer, tmp_path: Path) -> None:
+    server.script = [vectors(2), vectors(1)]
+    done = sie("jobs", "result", "a,b", "--json", "--url", server.url)
+    assert [json.loads(line)["dense"] for line in done.stdout.splitlines()] == [[0.0, 0.5], [1.0, 0.5], [0.0, 0.5]]
+    assert [asked.path for asked in server.asked] == ["/v1/jobs/a", "/v1/jobs/b"]
+    server.script = [vectors(), accepted(JobStatus("b"))]
+    rows = sie("jobs", "status", "a,b", "--json", "--url", server.url).stdout.splitlines()
+    assert [(json.loads(row)["id"], json.loads(row)["state"]) for row in rows] == [("a", "done"), ("b", "queued")]
+    server.script = [vectors(), vectors()]
+    assert sie("jobs", "wait", "a,b", "--url", server.url).exit_code == 0
+
+
+def test_the_parts_of_a_job_of_scores_are_one_ranking(server: ScriptedServer) -> None:
+    server.script = [scores(-1.0, 2.0), scores(3.0)]
+    done = sie("jobs", "result", "a,b", "--json", "--url", server.url)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["index"], each["score"], each["rank"]) for each in found] == [(2, 3.0, 0), (1, 2.0, 1), (0, -1.0, 2)]
+
+
+def test_what_has_no_vectors_does_not_go_into_a_file_of_numpy(server: ScriptedServer, tmp_path: Path) -> None:
+    for reply in (scores(1.0), extracted(Extracted([]))):
+        server.script = [reply]
+        done = sie("jobs", "result", "a", "--out", str(tmp_path / "x.npy"), "--url", server.url)
+        assert done.exit_code == 2
+        assert "There are no dense vectors" in done.stderr

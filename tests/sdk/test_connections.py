@@ -1,0 +1,110 @@
+"""Calls for many items that share a client's connections: none keeps one while it waits, and all mind their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from sie_sdk import CancelledByCallerError, DeadlineExceededError, QueueUnavailableError, SIEAsyncClient, SIEClient
+from sie_sdk.chunks import ITEMS
+from tests.platform import wait_until
+from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, computed, refused
+
+MANY = 2 * ITEMS
+
+
+class Both:
+    """A client of each kind with one connection for calls of many items; its calls run beside the test."""
+
+    def __init__(self, url: str, kind: str) -> None:
+        self._threads = ThreadPoolExecutor(3)
+        self._blocking = SIEClient(url, max_connections=2) if kind == "blocking" else None
+        if self._blocking is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever)
+            self._thread.start()
+            self._awaiting = self._done(self._made(url))
+
+    def encode(self, text: str, **keywords: Any) -> Future[Any]:
+        """Ask for many times the same text."""
+        texts = [text] * MANY
+        if self._blocking is not None:
+            blocking: Any = self._blocking
+            return self._threads.submit(blocking.encode, "m", texts, **keywords)
+        asked: Any = self._awaiting.encode("m", texts, **keywords)
+        return asyncio.run_coroutine_threadsafe(asked, self._loop)
+
+    def close(self) -> None:
+        if self._blocking is not None:
+            self._blocking.close()
+        else:
+            self._done(self._awaiting.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        self._threads.shutdown(wait=False)
+
+    async def _made(self, url: str) -> SIEAsyncClient:
+        return SIEAsyncClient(url, max_connections=2)
+
+    def _done(self, what: Awaitable[Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def encode(request: pytest.FixtureRequest, server: ScriptedServer) -> Iterator[Callable[..., Future[Any]]]:
+    both = Both(server.url, request.param)
+    yield both.encode
+    both.close()
+
+
+def text_of(asked: Asked) -> bytes:
+    return b"9" if b"\xa19" in asked.body else b"1"
+
+
+def test_a_call_that_waits_for_capacity_keeps_no_connection_from_others(
+    server: ScriptedServer, encode: Callable[..., Future[Any]]
+) -> None:
+    up = threading.Event()
+
+    def computes(asked: Asked) -> Answer:
+        if text_of(asked) == b"9" and not up.is_set():
+            return refused(QueueUnavailableError("Not yet.", retry_after=0.05))
+        return computed(asked)
+
+    server.computes = computes
+    waiting = encode("9", deadline_s=60)
+    wait_until(lambda: bool(server.asked))
+    assert len(encode("1", deadline_s=20).result(30)) == MANY
+    assert not waiting.done()
+    up.set()
+    assert len(waiting.result(30)) == MANY
+
+
+def test_who_waits_for_a_connection_minds_its_deadline_and_its_cancellation(
+    server: ScriptedServer, encode: Callable[..., Future[Any]]
+) -> None:
+    go = threading.Event()
+
+    def computes(asked: Asked) -> Answer:
+        assert go.wait(60)
+        return computed(asked)
+
+    server.computes = computes
+    holding = encode("9")
+    wait_until(lambda: len(server.asked) == 1)
+    cancel = threading.Event()
+    late, cancelled = encode("1", deadline_s=0.3), encode("1", cancel=cancel)
+    with pytest.raises(DeadlineExceededError, match="No connection was free"):
+        late.result(20)
+    cancel.set()
+    with pytest.raises(CancelledByCallerError):
+        cancelled.result(20)
+    assert (len(server.asked), holding.done()) == (1, False)
+    go.set()
+    assert len(holding.result(30)) == MANY
