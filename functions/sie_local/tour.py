@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from sie_local.state import StateFolder, default_folder
 from sie_sdk import EncodeResult, Progress, SIEClient
 from sie_sdk.errors import StartFailedError
 
@@ -30,10 +32,15 @@ console = Console(highlight=False)
 
 @click.command()
 @click.option("--port", default=8080, show_default=True, help="The port of the ingress.")
-@click.option("--state", default=None, help="The state folder, as for sie up.")
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="SIE_STATE_DIR",
+    help="The state folder, as for sie up.",
+)
 @click.option("--once", is_flag=True, help="Stop after the answer: exit status 0, or 1 and the reason.")
 @click.option("--deadline", default=120.0, show_default=True, help="Seconds the first answer may take.")
-def tour(port: int, state: str | None, once: bool, deadline: float) -> None:
+def tour(port: int, state: Path | None, once: bool, deadline: float) -> None:
     """See one request served from zero on this machine.
 
     Runs sie up, sends a request while nothing runs, shows the 202, the bundle's start and the answer, and keeps serving
@@ -44,8 +51,9 @@ def tour(port: int, state: str | None, once: bool, deadline: float) -> None:
       sie tour
       sie tour --once --port 9000
     """
-    with _up(port, state) as up, SIEClient(f"http://127.0.0.1:{port}", timeout_s=30) as client:
-        _wait_ready(up, port)
+    folder = StateFolder(state or default_folder())
+    with _up(port, folder) as up, SIEClient(f"http://127.0.0.1:{port}", timeout_s=30) as client:
+        _wait_ready(up, folder)
         _say("1", "Nothing runs: the always-on part is up, no bundle is.")
         _from_zero(client, deadline)
         _show_startup(port)
@@ -62,11 +70,11 @@ def tour(port: int, state: str | None, once: bool, deadline: float) -> None:
 
 
 @contextlib.contextmanager
-def _up(port: int, state: str | None) -> Iterator[subprocess.Popen[bytes]]:
+def _up(port: int, folder: StateFolder) -> Iterator[subprocess.Popen[bytes]]:
     """``sie up`` as a child; drained at the end, whatever happens."""
-    command = [sys.executable, "-m", "sie_local", "up", "--port", str(port)]
+    command = [sys.executable, "-m", "sie_local", "up", "--port", str(port), "--state", str(folder.path)]
     # In a session of its own: a terminal's Ctrl-C would reach it a second time, and the second one kills.
-    up = subprocess.Popen([*command, "--state", state] if state else command, start_new_session=True)
+    up = subprocess.Popen(command, start_new_session=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield up
@@ -79,14 +87,14 @@ def _up(port: int, state: str | None) -> Iterator[subprocess.Popen[bytes]]:
                 break
 
 
-def _wait_ready(up: subprocess.Popen[bytes], port: int, within_s: float = 60.0) -> None:
+def _wait_ready(up: subprocess.Popen[bytes], folder: StateFolder, within_s: float = 60.0) -> None:
+    """By its own word: whoever has the port already would answer, too."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if up.poll() is not None:
             raise StartFailedError("sie up did not start; its own lines above say why.")
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=1).is_success:
-                return
+        if (record := folder.read()) is not None and record.pid == up.pid and record.ready:
+            return
         time.sleep(0.05)
     raise StartFailedError(f"sie up was not ready within {within_s:.0f} s.", hint="Its log is in the state folder.")
 

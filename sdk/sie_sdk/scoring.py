@@ -73,6 +73,8 @@ def cosine(query: npt.NDArray[Any], documents: npt.NDArray[Any]) -> Floats:
         np.asarray(_real(np.asarray(each), name), np.float32)
         for each, name in ((query, "query"), (documents, "documents"))
     )
+    if not many.size:
+        return np.zeros(len(many), np.float32)
     lengths = np.linalg.norm(many, axis=-1) * np.linalg.norm(one)
     return np.asarray(np.divide(many @ one, lengths, out=np.zeros_like(lengths), where=lengths > 0), np.float32)
 

@@ -26,7 +26,8 @@ def test_all_that_needs_multivectors_says_so_when_they_are_not_there(value: Any)
         (128, {"projection": 129}, ".projection", "129 is not at most tasks.multivector.dim, 128"),
         (128, {"repetitions": 1024, "simhash_bits": 8}, "", "33554432 numbers are not at most 16777216"),
         (1 << 13, True, "", "20971520 numbers are not at most 16777216"),
-        (1 << 13, {"repetitions": 1024, "projection": 1 << 8}, "", None),
+        (1 << 13, {"repetitions": 8, "projection": 1 << 8}, "", None),
+        (1 << 13, {"repetitions": 64, "projection": 1 << 8}, "", "134217728 random numbers are not at most 16777216"),
         (1 << 13, {"repetitions": 1024, "projection": 1 << 9}, "", "33554432 numbers"),
     ],
 )
@@ -44,6 +45,21 @@ def test_what_no_dense_vectors_can_be_pooled_of_is_told() -> None:
     assert told(document) == {}
     sparse = changed("tasks", {"sparse": {"dim": 8}}, document)
     assert [*told(sparse)] == ["profiles.p.options.pooling"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "options", "refused"),
+    [
+        ({"sparse": {"dim": 8}}, {"output_dtype": "int8"}, True),
+        ({"sparse": {"dim": 8}}, {"output_dtype": "float16"}, False),
+        ({"dense": {"dim": 8}, "sparse": {"dim": 8}}, {"output_dtype": "int8"}, False),
+        ({"dense": {"dim": 8}, "sparse": {"dim": 8}}, {"output_dtype": "int8", "output_types": ["sparse"]}, True),
+    ],
+)
+def test_a_dtype_that_sparse_vectors_do_not_come_in_is_told(tasks: Any, options: Any, refused: bool) -> None:
+    document = changed("profiles", {"p": {"options": options}}, changed("default_profile", "p"))
+    found = told(changed("tasks", tasks, document))
+    assert [*found] == (["profiles.p.options.output_dtype"] if refused else [])
 
 
 def test_a_default_instruction_without_a_place_for_it_is_told() -> None:

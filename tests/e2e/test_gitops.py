@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
 import yaml
@@ -27,14 +29,14 @@ class Engineer:
     """Somebody with a shell and a checkout."""
 
     def __init__(self, platform: Platform, state: Path, checkout: Path) -> None:
-        self._env = os.environ | {"SIE_BASE_URL": platform.url, "SIE_STATE_DIR": str(state), "SIE_ACTOR": "alice"}
+        self.env = os.environ | {"SIE_BASE_URL": platform.url, "SIE_STATE_DIR": str(state), "SIE_ACTOR": "alice"}
         self.checkout = checkout
 
     def sie(self, *words: str, expected: int = 0, stdin: str | None = None, **env: str) -> str:
         """The standard output of a command that ends with that exit code."""
         done = subprocess.run(
             [SIE, *words],
-            env=self._env | env,
+            env=self.env | env,
             cwd=self.checkout,
             input=stdin,
             capture_output=True,
@@ -168,7 +170,7 @@ def test_without_the_token_nothing_is_written(engineer: Engineer, tmp_path: Path
 
 
 def test_a_watcher_sees_changes_as_they_are_made(engineer: Engineer) -> None:
-    env = engineer._env
+    env = engineer.env
     process = subprocess.Popen([SIE, "config", "watch", "--json"], env=env, stdout=subprocess.PIPE, text=True)
     lines: list[str] = []
     assert process.stdout is not None
@@ -192,3 +194,42 @@ def test_a_watcher_sees_changes_as_they_are_made(engineer: Engineer) -> None:
         with process:
             pass
     engineer.sie("config", "delete", "acme/seen", "--yes")
+
+
+@pytest.mark.parametrize("verb", ["apply", "delete", "rollback"])
+def test_what_somebody_looked_at_is_what_is_done_or_nothing(engineer: Engineer, verb: str) -> None:
+    engineer.write("asked/asked.yaml", id="acme/asked")
+    engineer.sie("config", "apply", "asked", "--yes")
+    epoch = json.loads(engineer.sie("config", "history", "--limit", "1", "--json"))["epoch"]
+    words = {"apply": "asked", "delete": "acme/asked", "rollback": str(epoch - 1)}
+    engineer.write("asked/asked.yaml", id="acme/asked", licence="mit")
+    answer, question = pty.openpty()
+    asking = subprocess.Popen(
+        [SIE, "config", verb, words[verb]],
+        env=engineer.env,
+        cwd=engineer.checkout,
+        stdin=question,
+        stdout=PIPE,
+        stderr=STDOUT,
+    )
+    os.close(question)
+    assert asking.stdout is not None
+    told = b""
+    while b"[y/N]" not in told:
+        told += (more := os.read(asking.stdout.fileno(), 4096))
+        assert more, told
+    engineer.write("meanwhile/asked.yaml", id="acme/asked", licence="apache-2.0")
+    engineer.sie("config", "apply", "meanwhile", "--yes")
+    os.write(answer, b"y\n")
+    rest, _ = asking.communicate(timeout=60)
+    os.close(answer)
+    assert (asking.returncode, b"changed meanwhile" in rest) == (1, True), rest
+    assert "licence: apache-2.0" in engineer.sie("config", "show", "acme/asked")
+
+
+def test_nothing_is_written_where_nobody_could_say_whether_it_is_served(engineer: Engineer) -> None:
+    engineer.write("waited/waited.yaml", id="acme/waited")
+    service = json.loads(engineer.sie("status", "--json"))["config_url"]
+    words = ("config", "apply", "waited", "--yes", "--wait", "30", "--config-url", service)
+    assert "Could not reach" in engineer.sie(*words, "--url", "http://127.0.0.1:9", expected=3)
+    assert "acme/waited" not in engineer.models()

@@ -117,3 +117,12 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_starts(sie: Sie, ur
 def test_down_with_nothing_up_says_so(sie: Sie) -> None:
     done = sie("down")
     assert (done.returncode, "Nothing is up" in done.stdout) == (0, True)
+
+
+def test_a_tour_is_of_its_own_platform_and_not_of_whoever_has_the_port(url: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sie_sdk.cli", "tour", "--once", "--port", url.rpartition(":")[2]]
+    command += ["--state", str(tmp_path / "tour")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 1
+    assert "sie up did not start" in done.stderr
+    assert "Nothing runs" not in done.stdout

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from sie_config.cli import folder, plan
-from sie_config.cli.service import ConfigService, asks_config, model_path
+from sie_config.cli.service import EPOCH, ConfigService, asks_config, model_path
 from sie_config.deployment import bundle_spec
 from sie_config.model import model_spec, validation
 from sie_sdk.cli import exits
@@ -141,14 +141,17 @@ def apply(
     """
     specs = folder.specs(paths)
     wanted = {"models": specs, "owner": owner, "prune": prune, "adopt": adopt}
+    if wait_s:
+        service.served(EPOCH)  # a server that cannot be asked who serves it is told of before anything is written
     planned = service.write("POST", APPLY, wanted, dry_run=True)
     if not as_json:
         plan.show(planned["changes"])
         plan.warn(planned)
         click.echo(plan.summary(planned))
     if planned["changes"]:
+        seen = {} if yes else service.as_planned(planned)
         plan.confirmed("Apply this?", yes)
-        answer = service.write("POST", APPLY, wanted, note=note)
+        answer = service.write("POST", APPLY, wanted, note=note, headers=seen)
     else:
         answer = planned
     changed = [each["model"] for each in answer["changes"] if each["action"] != "deleted"]

@@ -71,8 +71,9 @@ def delete(service: ConfigService, name: str, yes: bool, note: str, as_json: boo
         plan.show(planned["changes"])
     answer = planned
     if planned["changes"]:
+        seen = {} if yes else {"If-Match": f'"{planned["changes"][0]["etag_before"]}"'}
         plan.confirmed(f"Delete {planned['model_id']}?", yes)
-        answer = service.write("DELETE", model_path(planned["model_id"]), note=note)
+        answer = service.write("DELETE", model_path(planned["model_id"]), note=note, headers=seen)
     if as_json:
         click.echo(msgspec.json.encode(answer))
     elif answer["fallback"]:

@@ -71,8 +71,9 @@ def rollback(service: ConfigService, epoch: int, yes: bool, note: str, as_json: 
         click.echo(plan.summary(planned))
     answer = planned
     if planned["changes"]:
+        seen = {} if yes else service.as_planned(planned)
         plan.confirmed(f"Go back to epoch {epoch}?", yes)
-        answer = service.write("POST", path, note=note)
+        answer = service.write("POST", path, note=note, headers=seen)
     click.echo(msgspec.json.encode(answer) if as_json else plan.done(answer))
 
 

@@ -24,7 +24,13 @@ import msgspec
 from sie_sdk import calls, refusals
 from sie_sdk.client import SIEClient
 from sie_sdk.effects import Call, Patience, Reply, Send
-from sie_sdk.errors import ConnectionFailedError, MethodNotAllowedError, UnavailableError, UnexpectedReplyError
+from sie_sdk.errors import (
+    ConnectionFailedError,
+    MethodNotAllowedError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnexpectedReplyError,
+)
 from sie_sdk.settle import settle
 
 P = ParamSpec("P")
@@ -38,6 +44,7 @@ AGAIN_S = 1.0
 TOKEN_FILE = "admin-token"
 """In the state folder of `sie up`, which makes a token for itself if it is given none."""
 YAML = "application/yaml"
+EPOCH = "/v1/configs/epoch"
 
 _OPTIONS = (
     click.option(
@@ -156,6 +163,20 @@ class ConfigService:
         if body is not None:
             told["Content-Type"], data = "application/json", msgspec.json.encode(body)
         return _json(self._ask(Send(method, _path(path, query), told, data)))
+
+    def as_planned(self, planned: Mapping[str, Any]) -> dict[str, str]:
+        """Headers of a write that is refused once the catalogue is another than that of the plan somebody looks at.
+
+        Raises:
+            PreconditionFailedError: it is another already.
+        """
+        now = self.read(EPOCH)
+        if now["epoch"] != planned["epoch"]:
+            raise PreconditionFailedError(
+                f"The plan is of epoch {planned['epoch']}, and epoch {now['epoch']} was written meanwhile.",
+                hint="Run the command again, and look at what it would do now.",
+            )
+        return {"If-Match": f'"{now["hash"]}"'}
 
     def _ask(self, send: Send) -> Reply:
         """Ask the config service itself; where it is not known, whoever answers says it."""

@@ -41,7 +41,7 @@ PARAMS: Final = ("output_types", "output_dtype", "instruction")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 MUVERA_LARGEST: Final = 1 << 24
-"""The most numbers that a fixed dimensional encoding may have before its final projection."""
+"""The most numbers that a fixed dimensional encoding may have before its final projection, and that are drawn for it."""
 MUVERA_REPETITIONS: Final = 40
 MUVERA_SIMHASH_BITS: Final = 6
 
@@ -141,6 +141,13 @@ def muvera_numbers(dim: int, repetitions: int | None, simhash_bits: int | None, 
     partitions = MUVERA_REPETITIONS if repetitions is None else repetitions
     bits = MUVERA_SIMHASH_BITS if simhash_bits is None else simhash_bits
     return (partitions << bits) * (projection or dim)
+
+
+def muvera_drawn(dim: int, repetitions: int | None, simhash_bits: int | None, projection: int | None) -> int:
+    """How many random numbers of a kind, of hyperplanes or of projections, are drawn for such an encoding."""
+    partitions = MUVERA_REPETITIONS if repetitions is None else repetitions
+    bits = MUVERA_SIMHASH_BITS if simhash_bits is None else simhash_bits
+    return partitions * dim * max(bits, projection or 0)
 
 
 KNOWN: Final = frozenset(Options.__struct_fields__)

@@ -17,11 +17,12 @@ import msgspec
 
 from sie_config.model import runtime_options, structure, template
 from sie_config.model.model_spec import ModelSpec
-from sie_config.model.runtime_options import MUVERA_LARGEST, muvera_numbers
+from sie_config.model.runtime_options import MUVERA_LARGEST, muvera_drawn, muvera_numbers
 from sie_config.model.sources import HubSource, LocalSource
 from sie_config.model.structure import Finding, Path, finding
 from sie_config.model.tasks import Tasks
 from sie_config.model_name import DEFAULT
+from sie_sdk.outputs import SPARSE_DTYPES
 from sie_sdk.types import OutputType, asks_for_muvera
 
 MOST: Final = 100
@@ -233,6 +234,14 @@ def _outputs(given: _Given, at: Path) -> Iterator[Faulty]:
             yield _fault((*at, "output_types", number), told, output, ", ".join(offered))
 
 
+def _dtype(given: _Given, at: Path) -> Iterator[Faulty]:
+    offered = [name for name in get_args(OutputType) if name in given.names("tasks")]
+    asked = given(*at, "output_types") or (offered if len(offered) == 1 else ())
+    dtype = given(*at, "output_dtype")
+    if dtype is not None and dtype not in SPARSE_DTYPES and "sparse" in asked:
+        yield _fault((*at, "output_dtype"), f"sparse vectors do not come as {dtype}", dtype, ", ".join(SPARSE_DTYPES))
+
+
 def _length_of(given: _Given, at: Path, option: str) -> Iterator[Faulty]:
     asked, longest = given(*at, option), given("max_sequence_length")
     if asked is not None and longest and asked > longest:
@@ -278,6 +287,9 @@ def _muvera_sizes(given: _Given, path: Path, dim: int) -> Iterator[Faulty]:
     elif (numbers := muvera_numbers(dim, repetitions, bits, projection)) > MUVERA_LARGEST:
         wanted = f"at most {MUVERA_LARGEST} numbers before final_dims: fewer repetitions or bits, or a projection"
         yield _fault(path, f"{numbers} numbers are not {wanted}", numbers, wanted)
+    elif (drawn := muvera_drawn(dim, repetitions, bits, projection)) > MUVERA_LARGEST:
+        wanted = f"at most {MUVERA_LARGEST} to draw: fewer repetitions, or a smaller projection"
+        yield _fault(path, f"{drawn} random numbers are not {wanted}", drawn, wanted)
 
 
 def _pooling(given: _Given, at: Path) -> Iterator[Faulty]:
@@ -313,7 +325,7 @@ def _lora(given: _Given, at: Path) -> Iterator[Faulty]:
 
 
 _OF_A_PROFILE: Final[tuple[Callable[..., Iterator[Faulty]], ...]] = (
-    *(_outputs, _dimensions, _hypothesis_of, _muvera, _pooling, _default_instruction, _flat, _lora),
+    *(_outputs, _dtype, _dimensions, _hypothesis_of, _muvera, _pooling, _default_instruction, _flat, _lora),
     *(partial(_length_of, option=name) for name in ("max_seq_length", "query_max_length")),
     *(partial(_template_of, option=name) for name in ("query_template", "doc_template")),
 )
