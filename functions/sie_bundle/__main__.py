@@ -43,7 +43,9 @@ async def main() -> None:
             if await process.unless(stop, bundle.start(warming)):
                 await stop.wait()
         except Exception as error:
-            await bundle.presence.cannot_start(error)
+            await bundle.cannot_start(error)
+            await duties.end()
+            await broker.close()
             raise
         await duties.end()
         await bundle.drain()

@@ -99,6 +99,7 @@ class Bundle:
         self._settings = settings
         lane = Lane(pool=settings.pool, bundle=settings.bundle, profile=settings.profile)
         keep_freed()
+        self._device_found = asyncio.Event()
         self.residency = Residency(
             weights_dir=Path(settings.weights_dir) if settings.weights_dir else None,
             cache_dir=Path(settings.cache_dir),
@@ -110,6 +111,7 @@ class Bundle:
             precision=settings.precision,
             kernels=KEPT if settings.kernels == "auto" else None,
             progress=lambda: self.executor.batches,
+            device_found=self._device_found,
         )
         self.executor = self._executor(settings)
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
@@ -131,9 +133,9 @@ class Bundle:
             lane,
             self.presence.worker,
             operations={
-                "encode": Operation(encode.parse, encode.plan, *parts),
-                "score": Operation(score.parse, score.plan, *parts),
-                "extract": Operation(extract.parse, extract.plan, *parts),
+                "encode": Operation(encode.parse, encode.plan, *parts, encode.repeated),
+                "score": Operation(score.parse, score.plan, *parts, score.repeated),
+                "extract": Operation(extract.parse, extract.plan, *parts, extract.repeated),
             },
             loaded=self._loaded,
             max_in_hand=settings.max_in_hand,
@@ -158,10 +160,18 @@ class Bundle:
         self.presence.milestone("pulling")
         await warming.done()
         check_device(self._settings.device)
+        self._device_found.set()
         self._duties.begin(self.residency.watch())
         self.presence.milestone("engine")
         self.presence.became("ready")
         log.info("ready: %s", self.presence.startup)
+
+    async def cannot_start(self, error: Exception) -> None:
+        """Say why, and let go unanswered of what was pulled: the broker, once closed, gives it to workers that can."""
+        await self.presence.cannot_start(error)
+        self.door.draining.set()
+        await self.worker.drain(0)
+        await self._duties.end()
 
     async def drain(self) -> None:
         """End the demand sessions, stop pulling, finish what is in hand, say goodbye; raise what a part failed with."""
@@ -251,8 +261,8 @@ class Bundle:
         return self._settings.device.startswith("cuda")
 
     def _memory(self) -> Memory:
-        """Of the device; of a GPU only once the engine is there, whose import must not wait for a heartbeat."""
-        return Memory(0, 0) if self._on_gpu and self.presence.state == "starting" else self.residency.memory()
+        """Of the device; of a GPU only once that was found: the engine's import must not wait for a heartbeat."""
+        return Memory(0, 0) if self._on_gpu and not self._device_found.is_set() else self.residency.memory()
 
 
 def check_device(device: str) -> None:

@@ -26,6 +26,7 @@ from sie_broker.http_body import read_body
 from sie_broker.records import Reply, Work
 from sie_bundle.presence import Presence
 from sie_bundle.settings import MAX_BODY_BYTES
+from sie_bundle.worker import unexpected
 from sie_config.model.profile import with_profile
 from sie_config.registry import Registry, lane_of
 from sie_sdk import refusals, wire
@@ -108,7 +109,8 @@ class Door:
         work = Work(own_id, asked.operation, lane_of(spec), spec.id, body, now, deadline=expiry)
         try:
             reply = Reply(id=own_id, data=await self._computed(request, work), cause=own_id)
-        except SIEError as error:
+        except Exception as failure:
+            error = failure if isinstance(failure, SIEError) else unexpected(work)
             reply = Reply(id=own_id, data=refusals.error_body(error), status=error.status, cause=own_id)
             headers = _error_headers(error)
         media = wire.media_type(request.headers.get("accept"), asked.media)

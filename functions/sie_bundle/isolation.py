@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sie_broker.contract import Bucket, Delivery
 from sie_broker.subjects import token
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 
 log = logging.getLogger("sie.bundle.isolation")
 
@@ -171,9 +171,9 @@ def _mark(work_id: str) -> str:
 
 
 async def _unless_away(asked: Awaitable[T]) -> T | None:
-    """What the broker says; None while it is away: a missing mark costs at most another death."""
+    """What the broker says; None while it is away or full: a missing mark costs at most another death."""
     try:
         return await asked
-    except QueueUnavailableError as error:
+    except (QueueUnavailableError, QueueFullError) as error:
         log.warning("a suspect is not marked: %s", error)
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from functools import partial
 
 from sie_broker import claim, clock, jobs
@@ -38,7 +38,8 @@ from sie_sdk.errors import (
 log = logging.getLogger("sie.bundle.worker")
 
 UNKNOWN_S = 1.0
-"""After so long work is given out once more whose model the ingress knows and this worker does not."""
+"""After so long work is given out once more whose model the ingress knows and this worker does not, or with which
+something went wrong on the way to its computation."""
 
 Operation = Callable[[Work], Awaitable[bytes]]
 """Computes the reply body of one request; raises `SIEError` for what the caller should know."""
@@ -130,6 +131,14 @@ class Worker:
                     task.add_done_callback(partial(ended, room))
 
     async def _handle(self, delivery: Delivery) -> None:
+        try:
+            await self._settled(delivery)
+        except Exception:  # left in hand, it would be renewed for as long as this worker lives, and answered by nobody
+            log.exception("work %s is given back", delivery.work.id)
+            with suppress(QueueUnavailableError):
+                await delivery.nak(UNKNOWN_S)
+
+    async def _settled(self, delivery: Delivery) -> None:
         if delivery.attempt > 1 and await self._answered(delivery.work):
             await delivery.ack()
             return
@@ -172,11 +181,7 @@ class Worker:
                 settle = partial(delivery.term, error.code)
             return self._failed(work, error), settle
         except Exception:
-            log.exception("work %s (%s, %s) failed", work.id, work.op, work.model)
-            failure = SIEError(
-                "Something went wrong in the worker.", hint="Its log has the details under the job's id."
-            )
-            return self._failed(work, failure), settle
+            return self._failed(work, unexpected(work)), settle
 
     def _failed(self, work: Work, failure: SIEError) -> Reply:
         data = wire.error_body(failure)
@@ -230,6 +235,12 @@ class Worker:
                 await _pause(f"the reply {reply.id}", error)
             except QueueUnavailableError as error:
                 await _pause(f"the reply {reply.id}", error)
+
+
+def unexpected(work: Work) -> SIEError:
+    """What a caller is told of the error that is handled now, which nobody expected; the log has the rest."""
+    log.exception("work %s (%s, %s) failed", work.id, work.op, work.model)
+    return SIEError("Something went wrong in the worker.", hint="Its log has the details under the job's id.")
 
 
 async def _pause(what: str, error: SIEError) -> None:

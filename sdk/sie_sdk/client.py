@@ -63,8 +63,8 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
             pool: the pool whose workers compute what a call names no other pool for.
             machine_profile: on which machines, ``l4`` for instance; a model that is not served on it is computed where
                 it is served.
-            timeout_s: seconds until one HTTP request is answered, or its answer goes on; at most a million. A call may make
-                several.
+            timeout_s: seconds until one HTTP request is answered, or its answer goes on; at most a million. A call may
+                make several.
             max_connections: connections open at a time; further requests wait for one.
             http_client: an httpx client of your own, for proxies, certificates, headers or tests. You close it, and
                 it stays in the process that made it. Without one httpx's own environment counts: ``HTTPS_PROXY``,

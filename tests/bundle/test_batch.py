@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -249,3 +251,19 @@ def test_an_empty_queue_forms_nothing() -> None:
 def test_cost_counts_tokens_and_their_squares_per_row() -> None:
     assert cost((2, 3)) == 5
     assert cost((2, 3), quadratic=0.5) == 5 + 0.5 * 13
+
+
+def test_of_slices_with_more_rows_than_there_is_room_for_no_lengths_are_looked_at() -> None:
+    class Unread(tuple[int, ...]):
+        def __getitem__(self, key: object) -> Any:
+            raise AssertionError("looked at")
+
+    small = [whole(entry("a", 40)), whole(entry("a", 2))]
+    large = [Slice(Entry(key="a", lengths=Unread([1] * 20)), 0, 20)]
+    batch, rest, _ = form(small[:1] + large + small[1:], NOW, by_tokens)
+    assert (batch, rest) == (small, large)
+
+
+def test_a_slice_with_as_many_rows_as_there_is_room_for_tokens_joins() -> None:
+    queue = [whole(entry("a", 40)), whole(entry("a", *[1] * 10))]
+    assert form(queue, NOW, by_tokens).batch == queue

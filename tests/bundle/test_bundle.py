@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from threading import Event
@@ -12,13 +13,15 @@ import msgspec
 import pytest
 
 from sie_broker.memory import MemoryBroker
-from sie_broker.records import LoadFailure
+from sie_broker.records import LoadFailure, Work
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
 from sie_config.model.model_spec import Lora, Profile
 from sie_config.model.sources import LocalSource
-from sie_config.registry import Registry
-from sie_sdk.errors import WeightsUnavailableError
+from sie_config.registry import Registry, lane_of
+from sie_sdk import wire
+from sie_sdk.errors import ConfigurationError, WeightsUnavailableError
+from sie_sdk.types import EncodeRequest, Item
 from tests import tiny_model
 from tests.conftest import eventually
 from tests.golden import lora_folder
@@ -171,3 +174,24 @@ async def test_a_model_on_its_way_in_and_one_that_did_not_load_are_announced_wit
     assert state.total_bytes > state.memory_bytes > 0 and (state.device, state.device_bytes) == ("cpu", 0)
     await bundle.residency.model(tiny_model.spec(tiny_folder, PLAIN))
     assert bundle.presence.now().failed == {}
+
+
+async def test_a_worker_without_its_device_answers_nothing_and_what_it_pulled_is_let_go(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    spec, broker = tiny_model.spec(tiny_folder, PLAIN), MemoryBroker()
+    await broker.connect()
+    # No device of any machine, for a load must fail.
+    made = Bundle(broker, Registry([spec]), Settings(device="cuda:99", cache_dir=str(tmp_path)), asyncio.Event())
+    body = wire.request_body(EncodeRequest([Item(text="hello")]))
+    with broker.expect("w") as (inbox, answer):
+        await broker.submit(Work("w", "encode", lane_of(spec), spec.id, body, time.time(), reply_to=inbox))
+        with pytest.raises(ConfigurationError) as caught:
+            await made.start(Warming())
+        await eventually(lambda: f"loading {PLAIN} failed" in caplog.text)
+        await made.cannot_start(caught.value)
+        assert not answer.done() and made.worker.in_hand == 0
+        assert made.presence.now().fault.startswith("CONFIGURATION") and made.presence.now().failed == {}
+    made.residency.close()
+    made.executor.close()

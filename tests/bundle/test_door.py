@@ -19,7 +19,7 @@ from sie_bundle.presence import Counts, Presence
 from sie_config.model.model_spec import Profile
 from sie_config.registry import Registry, lane_of
 from sie_sdk import replies, results, wire
-from sie_sdk.errors import ModelLoadingError, SIEError
+from sie_sdk.errors import ModelLoadingError
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.replies import Extracted
 from sie_sdk.types import Classification, EncodeRequest, Item, Timing, Usage
@@ -34,7 +34,7 @@ class Bundle:
         self.presence = Presence(MemoryBroker(), lane_of(SPEC), lambda: Counts(completed=7))
         profiled = msgspec.structs.replace(SPEC, profiles={"light": Profile({"normalize": False})})
         self.door = Door(self.presence, Registry([profiled]), self.run, max_body_bytes=100_000)
-        self.failure: SIEError | None = None
+        self.failure: Exception | None = None
         self.asked: Work | None = None
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.door.app()), base_url="http://bundle")
 
@@ -255,3 +255,13 @@ async def test_what_its_sender_has_hung_up_on_is_not_computed_any_further(
     async with asyncio.timeout(10):
         await bundle.door.app()(scope, receive, send)
     assert ended.is_set()
+
+
+async def test_an_error_that_nobody_expected_is_answered_as_through_the_queue_and_told_to_the_log_alone(
+    bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle.failure = RuntimeError("secret")
+    answer = await bundle.infer("encode", {"items": [{"text": "a"}]})
+    assert (answer.status_code, answer.headers["x-sie-error-code"]) == (500, "INTERNAL_ERROR")
+    assert answer.json()["error"]["code"] == "INTERNAL_ERROR" and answer.headers["ce-causationid"] == "e%201"
+    assert "secret" in caplog.text and "secret" not in answer.text

@@ -8,11 +8,13 @@ from contextlib import suppress
 
 import pytest
 
-from sie_broker.memory import MemoryBucket
+from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_broker.records import Lane, Reply, Work
 from sie_bundle import isolation
 from sie_bundle.isolation import SUSPECT, Isolation, is_marked
-from sie_sdk.errors import QueueUnavailableError
+from sie_bundle.worker import UNKNOWN_S, Worker
+from sie_config.registry import Registry
+from sie_sdk.errors import QueueFullError, QueueUnavailableError
 from tests.conftest import eventually
 
 LANE = Lane("default", "default", "cpu")
@@ -231,3 +233,33 @@ async def test_while_the_broker_is_away_suspects_are_computed_without_a_mark(mon
     stage = Stage(Away())
     stage.hand(Handed("a", 3), Handed("b", 5), Handed("c"))
     assert sorted(await stage.run()) == ["a", "b", "c"]
+
+
+class Full(MemoryBucket):
+    """A bucket without room."""
+
+    async def put(self, key: str, value: bytes) -> None:
+        raise QueueFullError("full", retry_after=1.0)
+
+
+async def test_a_suspect_is_computed_without_a_mark_where_there_is_no_room_for_one() -> None:
+    stage = Stage(Full())
+    stage.hand(Handed("suspect", SUSPECT))
+    assert await stage.run() == ["suspect"]
+
+
+async def test_work_on_whose_way_something_goes_wrong_is_given_back() -> None:
+    class GivenBack(Handed):
+        async def nak(self, delay: float = 0.0) -> None:
+            delays.append(delay)
+
+    class Odd(MemoryBucket):
+        async def get(self, key: str) -> bytes | None:
+            raise RuntimeError("nobody expects this")
+
+    delays: list[float] = []
+    broker = MemoryBroker()
+    worker = Worker(broker, Registry(), LANE, "w", {}, loaded=tuple, max_in_hand=4)
+    worker._isolation.marks = Odd()
+    await worker._handle(GivenBack("odd", attempt=SUSPECT + 1))
+    assert delays == [UNKNOWN_S]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -20,9 +21,13 @@ from sie_bundle.models import model as engine
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.model import EncoderModel, Model
 from sie_bundle.residency import memory
-from sie_bundle.residency.loading import NICENESS, Loader
+from sie_bundle.residency.loading import FETCHES, NICENESS, Loader
 from sie_bundle.residency.pinned import pin
 from sie_bundle.residency.residency import Residency
+from sie_bundle.weights import weights
+from sie_bundle.weights.weights import Weights
+from sie_config.model.model_spec import ModelSpec
+from sie_sdk.errors import WeightsUnavailableError
 from tests import tiny_model
 from tests.conftest import eventually
 
@@ -196,3 +201,28 @@ async def test_a_cuda_device_has_its_memory_back_when_a_model_is_let_go(tiny_fol
     assert torch.cuda.memory_allocated() <= taken
     assert memory.of("cuda")().used > 0
     residency.close()
+
+
+async def test_a_model_whose_files_are_here_waits_for_no_fetch(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, resolve = threading.Event(), weights.resolve
+
+    def slow(spec: ModelSpec, *args: Path | None, anew: bool) -> Weights:
+        if spec.sources[0] != tiny_model.spec(tiny_folder).sources[0]:
+            fetched.wait()
+        return resolve(spec, *args, anew=anew)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(weights, "resolve", slow)
+    loader = Loader(None, tmp_path, "cpu", "float32")
+    absent = [tiny_model.spec(tmp_path / "absent", f"test/{number}") for number in range(FETCHES)]
+    fetches = [asyncio.ensure_future(loader.open(spec)) for spec in absent]
+    try:
+        async with asyncio.timeout(30):
+            await loader.open(tiny_model.spec(tiny_folder))
+        assert not any(fetch.done() for fetch in fetches)
+    finally:
+        fetched.set()
+    for failed in await asyncio.gather(*fetches, return_exceptions=True):
+        assert isinstance(failed, WeightsUnavailableError)
+    loader.close()

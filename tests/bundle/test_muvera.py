@@ -297,3 +297,30 @@ def test_memory_is_bounded_for_long_texts_and_for_many(lengths: list[int]) -> No
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 30 << 20, "all weights, or all encodings before the projection, would take 42 or 79 MB"
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"dim": 1024, "simhash_bits": 0, "projection": 1024},
+        {"dim": 4096, "simhash_bits": 6, "projection": 1},
+    ],
+    ids=["projections", "hyperplanes"],
+)
+def test_one_whose_random_choices_would_be_too_large_for_memory_is_refused(sizes: dict[str, int]) -> None:
+    per_repetition = sizes["dim"] * max(sizes["simhash_bits"], sizes["projection"])
+    assert Muvera(repetitions=(1 << 24) // per_repetition, **sizes).dims
+    with pytest.raises(InvalidInputError) as caught:
+        Muvera(repetitions=(1 << 24) // per_repetition + 1, **sizes)
+    assert caught.value.field == "params.options.muvera" and caught.value.limit == 1 << 24
+
+
+def test_memory_is_bounded_for_a_wide_projection_too() -> None:
+    config = Muvera(128, repetitions=64, simhash_bits=0, projection=128, final_dims=None)
+    (text,) = texts(1, [4096], 128)
+    draws(config)
+    tracemalloc.start()
+    config.encode_documents([text])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30 << 20, "the tokens under all projections would take 128 MB"

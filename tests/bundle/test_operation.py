@@ -21,17 +21,18 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.request import Forwarded, Model
 from sie_bundle.engine.row import Row
 from sie_bundle.models.model import EncoderModel
-from sie_bundle.operations import encode, extract
+from sie_bundle.operations import encode, extract, score
 from sie_bundle.operations.operation import Operation, Plan
 from sie_bundle.residency.residency import Residency
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
-from sie_config.model.tasks import Dense, Extract, Tasks
+from sie_config.model.tasks import Dense, Extract, Score, Tasks
 from sie_config.registry import Registry, lane_of
 from sie_sdk import results, wire
 from sie_sdk.errors import InferenceError
-from sie_sdk.types import EncodeRequest, ExtractParams, ExtractRequest, Item, Priority
+from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, Priority, ScoreRequest
 from tests import tiny_model
+from tests.ingress.conftest import SPEC
 
 
 class Recording(Executor):
@@ -196,5 +197,46 @@ async def test_a_panic_while_a_text_is_read_fails_its_request_alone(
     body = wire.request_body(EncodeRequest([Item(text=text)]))
     with pytest.raises(RuntimeError, match="Panic: no entry found for key"):
         await operation(Work("1", "encode", lane_of(spec), spec.id, body, time.time()))
+    executor.close()
+    threads.shutdown()
+
+
+def beside(texts: int, options: dict[str, Any] | None = None, instruction: str | None = None) -> int:
+    request = EncodeRequest([Item(text="hello")] * texts, EncodeParams(options=options, instruction=instruction))
+    return encode.repeated(SPEC, request)
+
+
+def test_what_a_request_repeats_for_each_text_counts_with_its_size() -> None:
+    assert beside(16) == 0
+    assert beside(16, instruction="Find it.") == 16 * 8
+    assert beside(2, {"query_template": "{instruction} {instruction}: {text}"}, "i" * 100) >= 2 * 200
+    assert beside(3, {"doc_template": "{text}" * 10}) >= 3 * 5 * 9
+    judged = msgspec.structs.replace(SPEC, tasks=Tasks(score=Score(kind="yes_no")))
+    assert score.repeated(judged, ScoreRequest(Item(text="q" * 2000), [Item(text="a")] * 290)) > 290 * 2000
+    tried = msgspec.structs.replace(SPEC, tasks=Tasks(extract=Extract("entailment")))
+    params = ExtractParams(labels=["a"] * 290, options={"hypothesis_template": "t" * 1600 + "{}"})
+    assert extract.repeated(tried, ExtractRequest([Item(text="a")], params)) > 290 * 1600
+    named = msgspec.structs.replace(SPEC, tasks=Tasks(extract=Extract("spans")))
+    assert extract.repeated(named, ExtractRequest([Item(text="a")] * 9, ExtractParams(labels=["name"]))) == 9 * 4
+
+
+@pytest.mark.parametrize(
+    ("texts", "instruction", "inline"), [(16, None, True), (16, "i" * 50, True), (16, "i" * 2000, False)]
+)
+async def test_a_small_request_whose_texts_become_long_is_not_tokenized_on_the_event_loop(
+    tiny_folder: Path, tmp_path: Path, texts: int, instruction: str | None, inline: bool
+) -> None:
+    spec, executor, threads = tiny_model.spec(tiny_folder), Executor(), ThreadPoolExecutor(1)
+    residency, places = Residency(None, tmp_path / "cache", 1 << 30), list[bool]()
+
+    def plan(model: Any, spec: ModelSpec, request: EncodeRequest) -> Plan:
+        places.append(threading.current_thread() is threading.main_thread())
+        return encode.plan(model, spec, request)
+
+    pools: dict[Priority, ThreadPoolExecutor] = {"interactive": threads}
+    operation = Operation(encode.parse, plan, Registry([spec]), residency, executor, pools, repeated=encode.repeated)
+    request = EncodeRequest([Item(text="hello world, my ship")] * texts, EncodeParams(instruction=instruction))
+    await operation(Work("1", "encode", lane_of(spec), spec.id, wire.request_body(request), time.time()))
+    assert places == [inline]
     executor.close()
     threads.shutdown()

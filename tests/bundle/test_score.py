@@ -283,3 +283,13 @@ def test_maxsim_cuts_a_query_where_encode_cuts_it(late: EncoderModel) -> None:
     cut = run(late, long, ["ship world"], options={"query_max_length": 3}).scores[0].score
     assert cut == pytest.approx(run(late, short, ["ship world"]).scores[0].score)
     assert cut != pytest.approx(run(late, long, ["ship world"]).scores[0].score)
+
+
+def test_a_text_too_long_for_maxsim_is_called_as_the_request_has_it(late: EncoderModel) -> None:
+    given, long, short = Item(multivector=np.ones((2, 32), np.float32)), Item(text="hello " * 60), Item(text="ship")
+    asked = {"options": {"overflow_policy": "error"}}
+    assert refused(late, long, [short], **asked).field == "query.text"
+    assert refused(late, short, [given, given, long], **asked).field == "items[2].text"
+    with pytest.raises(InvalidInputError) as caught:
+        score.plan(late, late.spec, ScoreRequest(query=given, items=[short, given, Item(text="\ud800")]))
+    assert caught.value.field == "items[2].text"

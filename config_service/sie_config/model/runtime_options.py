@@ -41,7 +41,7 @@ PARAMS: Final = ("output_types", "output_dtype", "instruction")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 MUVERA_LARGEST: Final = 1 << 24
-"""The most numbers that a fixed dimensional encoding may have before its final projection, and that are drawn for it."""
+"""The most numbers of a fixed dimensional encoding before its final projection, and of those drawn for it."""
 MUVERA_REPETITIONS: Final = 40
 MUVERA_SIMHASH_BITS: Final = 6
 

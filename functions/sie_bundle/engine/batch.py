@@ -71,6 +71,10 @@ class _Room:
         self._cost, self._tokens = self._cost - price, self._tokens - tokens
         return True
 
+    def may_take(self, rows: int) -> bool:
+        """Whether so many might fit, each of which has a token at least: asked first, since a count costs nothing."""
+        return rows <= min(self._cost, self._tokens)
+
     def keep(self, share: float) -> None:
         """Leave no more than that share of the limits."""
         self._cost = min(self._cost, share * self._limits.ceiling)
@@ -134,7 +138,7 @@ def form(
     for some, share in ((interactive, 1.0), (bulk, 1.0 if leader.entry.bulk else BULK_SHARE)):
         room.keep(share)
         for part in some:
-            if part.entry.key == key and room.takes(part.lengths):
+            if part.entry.key == key and room.may_take(part.stop - part.start) and room.takes(part.lengths):
                 batch.append(part)
             else:
                 rest.append(part)

@@ -198,7 +198,7 @@ class Executor:
                 return None
             now = time.monotonic()
             batch, rest, dropped = form(self._queue, now, self._limits, self._bulk_led)
-            self._set_queue(rest)
+            self._leave(rest, [*batch, *dropped])
             if batch:
                 self.running += 1
                 self._in_passes += len(batch)
@@ -209,9 +209,10 @@ class Executor:
         self._tell([(request_of(part), DeadlineExceededError(LATE)) for part in dropped])
         return batch
 
-    def _set_queue(self, queue: list[Slice]) -> None:
-        self._queue = queue
-        self.waiting_tokens = sum(sum(part.lengths) for part in queue)
+    def _leave(self, rest: list[Slice], gone: Sequence[Slice]) -> None:
+        """Part the queue. Counted are those that go, which are few: what stays may be hundreds of thousands of rows."""
+        self._queue = rest
+        self.waiting_tokens -= sum(sum(part.lengths) for part in gone)
 
     def _may_start(self) -> bool:
         """Whether one pass more is worth a core: there is none, or a full batch for it, or a core with nothing to do.
@@ -306,7 +307,8 @@ class Executor:
         """Answer callers, all with one wake of their event loop, and compute nothing more of what has failed."""
         if failed := {request for request, outcome in outcomes if isinstance(outcome, Exception)}:
             with self._lock:
-                self._set_queue([part for part in self._queue if part.entry not in failed])
+                gone = [part for part in self._queue if part.entry in failed]
+                self._leave([part for part in self._queue if part.entry not in failed], gone)
         for loop, own in groupby(outcomes, key=lambda each: each[0].answer.get_loop()):
             with suppress(RuntimeError):  # it is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_answer, list(own))

@@ -19,7 +19,7 @@ from sie_bundle.engine.row import Ids, Marks, Row
 from sie_bundle.models import gliner
 from sie_bundle.models.family import GLINER
 from sie_bundle.models.gliner import Config
-from sie_bundle.models.tokenization import Tokenizer, end_token
+from sie_bundle.models.tokenization import ITEM, Name, Tokenizer, end_token
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError
 
@@ -91,14 +91,14 @@ class LabelTokenizer(Tokenizer):
         encoding = self._tokenizer.encode("a")
         ids = encoding.ids
         marker, parts, places = self.id(self.config.ent_token), ids[: self._opening], []
-        for own in self._words([[label] for label in labels], "params.labels[{}]"):
+        for own in self._words([[label] for label in labels], "params.labels[{}]".format):
             places.append(len(parts) + (0 if self.config.embed_ent_token else 1))
             parts += [marker, *own.ids]
         start = np.array([*parts, self.id(self.config.sep_token)], dtype=np.int64)
         return start, np.array(places, dtype=np.int64), np.array(ids[len(ids) - self._closing :], dtype=np.int64)
 
-    def _words(self, texts: Sequence[Sequence[str]], field: str = "items[{}].text") -> list[tokenizers.Encoding]:
-        return self._encode(texts, fast=False, special=False, words=True, field=field)
+    def _words(self, texts: Sequence[Sequence[str]], name: Name = ITEM) -> list[tokenizers.Encoding]:
+        return self._encode(texts, fast=False, special=False, words=True, name=name)
 
 
 def windows(lengths: Ids, room: int, most: int, overlap: int) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ Prompts and templates are put together by the operations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
@@ -21,6 +21,11 @@ from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 
 Overflow = Literal["truncate_text", "error"]
+
+Name = Callable[[int], str]
+"""What errors call the text of that number."""
+
+ITEM: Name = "items[{}].text".format
 
 
 class Windows(NamedTuple):
@@ -127,21 +132,23 @@ class Tokenizer:
         numbers = (self._tokenizer.token_to_id(name) for name in names if name)
         return next((number for number in numbers if number is not None), None)
 
-    def rows(self, texts: Sequence[str], max_length: int, overflow: Overflow = "truncate_text") -> list[Row]:
+    def rows(
+        self, texts: Sequence[str], max_length: int, overflow: Overflow = "truncate_text", name: Name = ITEM
+    ) -> list[Row]:
         """One row per text, at most ``max_length`` tokens each.
 
         Raises:
-            InputTooLongError: a text has more tokens and ``overflow`` is "error"; names ``items[i].text``.
+            InputTooLongError: a text has more tokens and ``overflow`` is "error"; it is called by its ``name``.
             InvalidInputError: a text is not valid Unicode, or has no tokens at all.
         """
         made = []
-        for i, encoding in enumerate(self._encode(texts)):
+        for i, encoding in enumerate(self._encode(texts, name=name)):
             ids = encoding.ids
             if not ids:
-                raise InvalidInputError("The text has no tokens.", field=f"items[{i}].text")
+                raise InvalidInputError("The text has no tokens.", field=name(i))
             if len(ids) > max_length:
                 if overflow == "error":
-                    raise _too_long(len(ids), max_length, f"items[{i}].text")
+                    raise _too_long(len(ids), max_length, name(i))
                 ids = ids[: max(0, max_length - self._closing)] + ids[len(ids) - self._closing :]
             made.append(row(ids))
         return made
@@ -158,7 +165,7 @@ class Tokenizer:
             InvalidInputError: a text is not valid Unicode.
         """
         frame = self._frame
-        (of_query,) = self._encode([query], special=False, field="query.text")
+        (of_query,) = self._encode([query], special=False, name="query.text".format)
         one = np.array(of_query.ids, dtype=np.int64)
         made = []
         for i, encoding in enumerate(self._encode(documents, special=False)):
@@ -201,7 +208,7 @@ class Tokenizer:
         frame = self._frame
         others = [
             np.array(own.ids, dtype=np.int64)
-            for own in self._encode(hypotheses, special=False, field="params.labels[{}]")
+            for own in self._encode(hypotheses, special=False, name="params.labels[{}]".format)
         ]
         rooms = [max_length - frame.length - len(other) for other in others]
         for i, room in enumerate(rooms):
@@ -257,7 +264,7 @@ class Tokenizer:
         fast: bool = True,
         special: bool = True,
         words: bool = False,
-        field: str = "items[{}].text",
+        name: Name = ITEM,
     ) -> list[tokenizers.Encoding]:
         try:
             encode = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
@@ -266,7 +273,7 @@ class Tokenizer:
             # Unpaired surrogates: Python strings can hold them, UTF-8 cannot.
             for i, text in enumerate(texts):
                 if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
-                    raise InvalidInputError("The text is not valid Unicode.", field=field.format(i)) from None
+                    raise InvalidInputError("The text is not valid Unicode.", field=name(i)) from None
             raise
 
 

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
 from sie_bundle.engine.row import Row
+from sie_bundle.models.tokenization import ITEM, Name
+from sie_bundle.operations import prompts
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options
-from sie_bundle.operations.prompts import prompted
 from sie_bundle.operations.tokens import augmented, kept, marked
 from sie_config.model import runtime_options
 from sie_config.model.model_spec import ModelSpec
@@ -58,7 +59,7 @@ def plan(model: Model, spec: ModelSpec, request: EncodeRequest) -> Plan:
     dims, dense, unit = _dense(model, spec, options)
     heads = list(dict.fromkeys(name if name != "dense" else "multivector" if fde else dense for name in wanted))
     texts = [item.text or "" for item in request.items]
-    texts = prompted(texts, spec.tasks, options, params.instruction, is_query=is_query)
+    texts = prompts.prompted(texts, spec.tasks, options, params.instruction, is_query=is_query)
     rows = encode_rows(model, spec, texts, options, heads, is_query)
     dtype: OutputDtype = params.output_dtype or "float32"
     ids = [item.id for item in request.items]
@@ -84,20 +85,36 @@ def plan(model: Model, spec: ModelSpec, request: EncodeRequest) -> Plan:
     return Plan(rows, heads, finish, long=fde is not None)
 
 
+def repeated(spec: ModelSpec, request: EncodeRequest) -> int:
+    """See `operation.Repeated`."""
+    params = request.params
+    return prompts.repeated([item.text or "" for item in request.items], spec.tasks, params.options, params.instruction)
+
+
 def encode_rows(
-    model: Model, spec: ModelSpec, texts: Sequence[str], options: Options, heads: Sequence[str], is_query: bool
+    model: Model,
+    spec: ModelSpec,
+    texts: Sequence[str],
+    options: Options,
+    heads: Sequence[str],
+    is_query: bool,
+    name: Name = ITEM,
 ) -> list[Row]:
-    """The texts' rows, with the marker and the augmentation a multivector model was trained with."""
+    """The texts' rows, with the marker and the augmentation a multivector model was trained with.
+
+    Args:
+        name: what errors call the text of that number.
+    """
     task = spec.tasks.multivector if "multivector" in heads else None
     longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
     queries = options.count("query_max_length", spec.max_sequence_length, spec.max_sequence_length)
     longest = min(longest, queries) if is_query else longest
     if task is None:
-        return model.tokenizer.rows(texts, longest, options.overflow())
+        return model.tokenizer.rows(texts, longest, options.overflow(), name)
     if is_query and task.query_length:
         longest = min(longest, task.query_length)
     marker = task.query_marker if is_query else task.document_marker
-    rows = model.tokenizer.rows(texts, longest - bool(marker), options.overflow())
+    rows = model.tokenizer.rows(texts, longest - bool(marker), options.overflow(), name)
     if marker:
         rows = [marked(row, model.tokenizer.id(marker)) for row in rows]
     if is_query and task.query_length:

@@ -17,7 +17,7 @@ from sie_bundle.models.label_tokenizer import LabelTokenizer
 from sie_bundle.operations import classification, entailment, spans
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
-from sie_bundle.operations.options import Options
+from sie_bundle.operations.options import Options, longest_text
 from sie_bundle.operations.prompts import check_repeated
 from sie_config.model import runtime_options
 from sie_config.model.model_spec import ModelSpec
@@ -75,6 +75,15 @@ def plan(model: Model, spec: ModelSpec, request: ExtractRequest) -> Plan:
     options = Options(params.options, runtime_options.extract(spec.tasks), "params.options")
     planners = {"entities": _entities, "classes": _classes, "entailment": _entailment, "spans": _spans}
     return planners[task.kind](model, spec, request, task, options)
+
+
+def repeated(spec: ModelSpec, request: ExtractRequest) -> int:
+    """See `operation.Repeated`."""
+    task, params = spec.tasks.extract, request.params
+    if task is None or task.kind not in ("entailment", "spans"):
+        return 0
+    sentence = longest_text(params.options, task.hypothesis) if task.kind == "entailment" else 0
+    return len(request.items) * sum(sentence + len(label) for label in params.labels or ())
 
 
 def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:

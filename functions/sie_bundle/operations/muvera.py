@@ -18,6 +18,7 @@ from sie_config.model.runtime_options import (
     MUVERA_LARGEST,
     MUVERA_REPETITIONS,
     MUVERA_SIMHASH_BITS,
+    muvera_drawn,
     muvera_numbers,
 )
 from sie_sdk.errors import InvalidInputError
@@ -26,7 +27,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Indices: TypeAlias = npt.NDArray[np.intp]
 
 WEIGHTS: Final = 1 << 20
-"""At most this many weights of tokens in buckets (4 MiB) exist at a time, but always those of one repetition."""
+"""At most this many weights of tokens in buckets (4 MiB), and as many numbers of tokens after their projection, exist
+at a time, but always those of one repetition."""
 ENCODINGS: Final = 1 << 20
 """At most this many numbers of encodings before the final projection (4 MiB) exist at a time, but always a text's."""
 
@@ -76,6 +78,13 @@ class Muvera(msgspec.Struct, frozen=True):
                 field="params.options.muvera",
                 limit=MUVERA_LARGEST,
                 hint="Use fewer repetitions or bits, or a projection.",
+            )
+        if (drawn := muvera_drawn(self.dim, self.repetitions, self.simhash_bits, self.projection)) > MUVERA_LARGEST:
+            raise InvalidInputError(
+                f"{drawn} random numbers would be drawn for it.",
+                field="params.options.muvera",
+                limit=MUVERA_LARGEST,
+                hint="Use fewer repetitions, or a smaller projection.",
             )
 
     @property
@@ -181,7 +190,7 @@ def _fill(config: Muvera, drawn: Draws, vectors: Floats, weigh: Weigh, encoding:
     above = (vectors @ drawn.hyperplanes > 0).reshape(len(vectors), reps, bits)
     codes = (above.astype(np.float32) @ (2.0 ** np.arange(bits)[::-1]).astype(np.float32)).astype(np.intp)
     blocks = encoding.reshape(reps, 1 << bits, -1)
-    step = max(1, WEIGHTS // (len(vectors) << bits))
+    step = max(1, WEIGHTS // (len(vectors) * max(1 << bits, config.projection or 0)))
     for low in range(0, reps, step):
         high = min(low + step, reps)
         inner = vectors if drawn.projections is None else vectors @ drawn.projections[low:high]

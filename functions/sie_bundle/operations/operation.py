@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from sie_broker import clock
 from sie_broker.records import Work
@@ -37,7 +37,8 @@ Request = TypeVar("Request", contravariant=True)
 Parsed = TypeVar("Parsed", bound=AnyRequest)
 
 INLINE_BYTES = 4096
-"""Requests up to this size are tokenized and finished without leaving the event loop: some 0.2 ms at most."""
+"""Requests up to this size, with what stands beside each of their texts, are tokenized and finished without leaving the
+event loop: some 0.2 ms at most."""
 
 GPU_INLINE_BYTES = 512
 """Tokenized there beside a GPU: cores have nothing else to do, and the event loop is what everybody waits for."""
@@ -56,6 +57,10 @@ class Plan(NamedTuple):
     """What errors call a row, by its number."""
 
 
+Repeated: TypeAlias = Callable[[ModelSpec, Parsed], int]
+"""About how many characters a plan makes a request longer by, at most: a prompt, a query or labels, for each text."""
+
+
 class Planner(Protocol[Request]):
     """Turns a parsed request into a plan: tokenization and the checks that need the model."""
 
@@ -66,7 +71,7 @@ class Planner(Protocol[Request]):
 
 class Operation(Generic[Parsed]):
     """``parse``: the request's body, checked. ``plan``: see `Planner`. ``threads``: each class of work has its own, so
-    that no interactive request waits for the texts of bulk ones."""
+    that no interactive request waits for the texts of bulk ones. ``repeated``: see `Repeated`."""
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class Operation(Generic[Parsed]):
         executor: Executor,
         threads: Mapping[Priority, Threads],
         inline_bytes: int = INLINE_BYTES,
+        repeated: Repeated[Parsed] = lambda spec, request: 0,
     ) -> None:
         self._parse = parse
         self._plan = plan
@@ -85,6 +91,7 @@ class Operation(Generic[Parsed]):
         self._executor = executor
         self._threads = threads
         self._inline_bytes = inline_bytes
+        self._repeated = repeated
 
     async def __call__(self, work: Work) -> bytes:
         """The reply body (wire protocol 2.3) of one request.
@@ -97,7 +104,8 @@ class Operation(Generic[Parsed]):
         request = self._parse(work.data)
         spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
-        plan = await self._aside(work, size <= self._inline_bytes, lambda: self._plan(model, spec, request))
+        small = size <= self._inline_bytes and size + self._repeated(spec, request) <= self._inline_bytes
+        plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
         done = await self._forward(model, plan, work)
 
         def finish() -> bytes:

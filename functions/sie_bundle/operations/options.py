@@ -13,6 +13,12 @@ T = TypeVar("T")
 OVERFLOW_POLICIES = ("default", "truncate_text", "error")
 
 
+def longest_text(given: Mapping[str, Any] | None, *own: str | None) -> int:
+    """The characters of the longest text among options as they came, and others."""
+    values = [*(given or {}).values(), *own]
+    return max((len(value) for value in values if isinstance(value, str)), default=0)
+
+
 class Options:
     """A request's options. ``known``: the names the operation reads with this model; any other is refused.
 

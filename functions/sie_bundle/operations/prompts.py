@@ -6,9 +6,10 @@ a text; without one an instruction, or else the model's prompt, stands before it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sie_bundle.operations.options import Options
+from sie_bundle.operations.options import Options, longest_text
 from sie_config.model import template
 from sie_config.model.tasks import Dense, Tasks
 from sie_sdk.errors import InputTooLongError, InvalidInputError
@@ -51,6 +52,17 @@ def prompted(
         instruction = task.query_prompt if is_query else task.document_prompt
     check_repeated(len(instruction) * len(texts), len(texts), "params.instruction")
     return [instruction + text for text in texts]
+
+
+def repeated(texts: Sequence[str], tasks: Tasks, given: Mapping[str, Any] | None, instruction: str | None) -> int:
+    """The most characters that `prompted` adds, whatever option is which; what is wrong with them is said there."""
+    task = tasks.dense or Dense(dim=1)
+    chosen = [value for value in (given or {}).values() if isinstance(value, str)]
+    chosen += [task.query_template, task.document_template]
+    place = longest_text(given, instruction, task.instruction, task.query_prompt, task.document_prompt)
+    each = max(len(one) + one.count("{instruction}") * place for one in chosen)
+    again = max(0, *(one.count("{text}") - 1 for one in chosen))
+    return max(place, each) * len(texts) + again * sum(map(len, texts))
 
 
 def check_repeated(characters: int, texts: int, field: str) -> None:

@@ -14,7 +14,7 @@ from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.row import Row
 from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
-from sie_bundle.operations.options import Options
+from sie_bundle.operations.options import Options, longest_text
 from sie_bundle.operations.prompts import check_repeated
 from sie_bundle.operations.tokens import kept
 from sie_config.model import runtime_options, template
@@ -90,6 +90,14 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
     return Plan(rows, [head], finish)
 
 
+def repeated(spec: ModelSpec, request: ScoreRequest) -> int:
+    """See `operation.Repeated`."""
+    if (task := spec.tasks.score) is None or task.kind == "maxsim":
+        return 0
+    instruction = longest_text(request.options, request.instruction, task.instruction)
+    return len(request.items) * (len(request.query.text or "") + instruction + len(task.template))
+
+
 def _maxsim(model: Model, spec: ModelSpec, request: ScoreRequest, options: Options) -> Plan:
     """One row for each text; vectors that came with the request are not computed again."""
     task = cast("Multivector", spec.tasks.multivector)
@@ -97,10 +105,13 @@ def _maxsim(model: Model, spec: ModelSpec, request: ScoreRequest, options: Optio
     texts = [number for number, item in enumerate(given) if item.multivector is None]
     rows: list[Row] = []
     if 0 in texts:
-        rows += encode_rows(model, spec, [request.query.text or ""], options, ["multivector"], is_query=True)
-    documents = [given[number].text or "" for number in texts if number]
-    if documents:
-        rows += encode_rows(model, spec, documents, options, ["multivector"], is_query=False)
+        query = request.query.text or ""
+        rows += encode_rows(model, spec, [query], options, ["multivector"], is_query=True, name="query.text".format)
+    if documents := [number for number in texts if number]:
+        own = [given[number].text or "" for number in documents]
+        rows += encode_rows(
+            model, spec, own, options, ["multivector"], is_query=False, name=lambda i: f"{_name(documents[i])}.text"
+        )
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         vectors = [_given(number, item, task.dim) for number, item in enumerate(given)]

@@ -39,8 +39,8 @@ T = TypeVar("T")
 THREADS = 4
 """Models made at a time, of those that step back and of those that do not."""
 
-FETCHES = 8
-"""Folders found, fetched and opened at a time."""
+FETCHES, READS = 8, 8
+"""Folders fetched at a time, and such that are here found and opened at a time."""
 
 NICENESS = 10
 """How far the threads of a load step back: under full load they get a tenth of a core."""
@@ -87,9 +87,11 @@ class Loader:
         self._progress = progress
         self.pins = device.split(":")[0] == "cuda"
         """Whether checkpoints are copied to the host's memory; else they are mapped, in pages the system keeps."""
-        # Threads of their own, so that a fetch that takes minutes is in no model's way. They do not step back: reading
-        # a tokenizer holds Python's lock from start to end, and whoever holds it should be done with it soon.
+        # Threads of their own, so that fetches that take minutes are in the way of no model whose files are here. They
+        # do not step back: reading a tokenizer holds Python's lock from start to end, and whoever holds it should be
+        # done with it soon.
         self._fetches = ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch")
+        self._reads = ThreadPoolExecutor(READS, thread_name_prefix="read")
         self._at_once = asyncio.Semaphore(THREADS)
 
     def here(self, spec: ModelSpec) -> bool:
@@ -112,15 +114,22 @@ class Loader:
             ModelLoadFailedError: they are damaged, or contradict the spec.
         """
 
-        def files() -> tuple[Weights, Tokenizer]:
-            found = weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew)
-            return found, label_tokenizer.load(spec, found.folder, found.tokenizer and found.tokenizer.folder)
+        def resolved() -> Weights:
+            return weights.resolve(spec, self._weights_dir, self._cache_dir, anew=anew)
 
-        run = partial(asyncio.get_running_loop().run_in_executor, self._fetches)
+        def read(found: Weights) -> Tokenizer:
+            return label_tokenizer.load(spec, found.folder, found.tokenizer and found.tokenizer.folder)
+
+        in_threads = asyncio.get_running_loop().run_in_executor
+        run = partial(in_threads, self._reads)
+
+        async def files() -> tuple[Weights, Tokenizer]:
+            here = not anew and await run(self.here, spec)
+            found = await in_threads(self._reads if here else self._fetches, tellably, resolved)
+            return found, await run(tellably, partial(read, found))
+
         # torch takes longest at a cold start: imported beside the fetch.
-        (found, tokenizer), _ = await asyncio.gather(
-            run(tellably, files), run(importlib.import_module, "sie_bundle.models.model")
-        )
+        (found, tokenizer), _ = await asyncio.gather(files(), run(importlib.import_module, "sie_bundle.models.model"))
 
         def opened() -> Opened:
             from sie_bundle.models.checkpoint import Checkpoint
@@ -174,7 +183,8 @@ class Loader:
 
     def close(self) -> None:
         """Start no further load: this process is about to leave."""
-        self._fetches.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._fetches, self._reads):
+            threads.shutdown(wait=False, cancel_futures=True)
         weights.stop()
 
     def _made(self, opened: Opened, behind: bool) -> Model:

@@ -59,6 +59,7 @@ class Residency:
         precision: the numbers they compute with, see `precision.precision`.
         kernels: where compiled code is kept, see `native`; None: there is to be none.
         progress: how many forward passes the device has finished, see `loading.Loader`.
+        device_found: set once it is known that the device is there; None: it is known. No load fails before that.
         clock: seconds, for last uses and pauses.
         chance: random numbers in [0, 1), for the pauses' jitter.
         reading: the memory of the device.
@@ -79,6 +80,7 @@ class Residency:
         precision: str = "auto",
         kernels: Path | None = KEPT,
         progress: Callable[[], int] = lambda: 0,
+        device_found: asyncio.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         reading: Callable[[], Memory] | None = None,
@@ -87,6 +89,7 @@ class Residency:
         self._loaded = loaded
         self._pressure_percent = pressure_percent
         self._device = device
+        self._device_found = device_found
         self._reading = reading or memory.of(device)
         self._host_reading = host_reading
         self._loader = Loader(weights_dir, cache_dir, device, precision, kernels, progress)
@@ -231,6 +234,8 @@ class Residency:
         except Exception as error:
             if not isinstance(error, SIEError):
                 log.exception("loading %s failed", name_of(spec))
+            if self._device_found is not None:  # else the cause may be that it is not there: nothing against the model
+                await self._device_found.wait()
             self._checkpoints.let_go(key_of(spec))
             if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
                 self._absent.add(spec)
