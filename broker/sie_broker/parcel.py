@@ -6,9 +6,12 @@ Owns what it is to whoever has it in hand, and the one of the in-memory broker. 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Mapping
 from typing import Protocol
+
+_sequences = itertools.count(1)
 
 
 class Parcel(Protocol):
@@ -51,7 +54,7 @@ class MemoryParcel:
         self.subject = subject
         self.headers = headers
         self.data = data
-        self.sequence = 0
+        self.sequence = next(_sequences)
         self.attempt = 1
         self.at = time.time()
 

@@ -11,7 +11,6 @@ import asyncio
 from functools import partial
 
 import msgspec
-from cloudevents.core.v1.event import CloudEvent
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,12 +28,10 @@ from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_sdk import refusals, replies, wire
-from sie_sdk.errors import PayloadTooLargeError, SIEError
+from sie_sdk.errors import SIEError
 
 ROUTE = "/v1/events"
 """Where events are posted."""
-MAX_BATCH = 1000
-"""The most events in one batch."""
 _AT_ONCE = 32
 
 
@@ -57,7 +54,7 @@ class Events:
                     request,
                     [
                         await self._requests.check(event, clock.now(), f"[{place}].", reply_to=reply_to)
-                        for place, event in enumerate(_few(events))
+                        for place, event in enumerate(events)
                     ],
                 )
             prefix, trace = binding.prefix(request.headers), trace_of(request.scope)
@@ -159,14 +156,3 @@ def _written(
 ) -> binding.Message:
     """The result event on HTTP; a megabyte of msgpack becomes JSON in a tenth of a second."""
     return binding.to_http(exchange.result(reply, media, source, at, traceparent), structured)
-
-
-def _few(events: list[CloudEvent]) -> list[CloudEvent]:
-    if len(events) > MAX_BATCH:
-        raise PayloadTooLargeError(
-            f"{len(events)} events are more than one batch may hold.",
-            field="body",
-            limit=MAX_BATCH,
-            hint=f"Send at most {MAX_BATCH} events at once.",
-        )
-    return events

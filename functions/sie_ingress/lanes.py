@@ -56,6 +56,8 @@ class Lanes:
         self._clock = clock
         self._workers = Workers(clock)
         self._statuses: dict[Lane, LaneStatus] = {}
+        self._told: set[str] = set()
+        """Keys of statuses that were told since their whole was last read."""
         self._drained: list[Drained] = []
         self._given_up: list[GivenUp] = []
         self._cold_starts = ColdStarts(broker.lanes, default_s, clock)
@@ -74,10 +76,19 @@ class Lanes:
         try:
             for worker, value in (await self._broker.presence.entries()).items():
                 self.heard(worker, value)
-            for key, value in (await self._broker.lanes.entries()).items():
-                self.told(key, value)
+            await self._read_statuses()
         except QueueUnavailableError as error:
             log.warning("presence was not read: %s", error)
+
+    async def _read_statuses(self) -> None:
+        self._told.clear()
+        entries = await self._broker.lanes.entries()
+        # Of a lane that went while the connection was lost nobody tells any more.
+        gone = {key for lane in self._statuses if (key := lane_status.key(lane)) not in entries} - self._told
+        for key in gone:
+            self.told(key, None)
+        for key in entries.keys() - self._told:  # what was told while the whole was read is newer
+            self.told(key, entries[key])
 
     def heard(self, worker: str, value: bytes | None) -> None:
         """Take in one heartbeat; None: the worker said goodbye."""
@@ -92,6 +103,7 @@ class Lanes:
         """Take in how a lane stands; None: it is no more. Other keys are none of this table's."""
         if not key.startswith(lane_status.PREFIX):
             return
+        self._told.add(key)
         if value is None:
             self._statuses = {lane: known for lane, known in self._statuses.items() if lane_status.key(lane) != key}
             return

@@ -1,12 +1,16 @@
 """What a request's body is full of: texts, ids, vectors and media take no more memory than they have bytes, or a few
 times as much; anything else up to sixty times.
 
-Owns telling the two apart, without making anything of either: pure functions over bytes. The limit is ``wire``'s.
+Owns telling the two apart, and counting before anything is made of either: pure functions over bytes. The limits are
+``wire``'s.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from contextlib import suppress
+from typing import Annotated
 
 import msgspec
 
@@ -17,6 +21,8 @@ _ABSENT = (b"", b"null", b"\xc0")
 _EMPTY = (*_ABSENT, b"[]", b"\x90")
 _BYTES_OF_A_ROW = 16
 """In JSON a row of numbers has more, on average: what has less is no vectors but brackets."""
+
+_STRING = re.compile(rb'"[^"]*"')
 
 
 class Unread(msgspec.Struct, frozen=True):
@@ -54,13 +60,25 @@ _json_item, _msgpack_item = msgspec.json.Decoder(Unread), msgspec.msgpack.Decode
 _packed = msgspec.msgpack.Decoder(dict[bytes, msgspec.Raw])
 
 
-def unread(body: bytes, media: MediaType) -> Holder:
-    """The items of a body.
+@functools.cache
+def _msgpack_of(most: int) -> msgspec.msgpack.Decoder[_Body]:
+    """Refuses an array of more items by its header, before it makes any."""
+    limited = msgspec.defstruct(
+        "_Limited", [("items", Annotated[list[Unread], msgspec.Meta(max_length=most)])], bases=(_Body,), frozen=True
+    )
+    return msgspec.msgpack.Decoder(limited)
+
+
+def unread(body: bytes, media: MediaType, most: int | None = None) -> Holder:
+    """The items of a body, ``most`` at the most.
 
     Raises:
         ValueError, RecursionError: it is none.
     """
-    whole = _json.decode(body) if media == JSON else _msgpack.decode(body)
+    packed = _msgpack if most is None else _msgpack_of(most)
+    whole = _json.decode(body) if media == JSON else packed.decode(body)
+    if most is not None and len(whole.items) > most:  # of JSON, where they are counted once they are there
+        raise msgspec.ValidationError(f"Expected `array` of length <= {most} - at `$.items`")
     query = Unread()
     with suppress(msgspec.ValidationError):
         if len(memoryview(whole.query)):
@@ -68,13 +86,27 @@ def unread(body: bytes, media: MediaType) -> Holder:
     return Holder(whole.items, query)
 
 
-def other_bytes(body: bytes, media: MediaType) -> int:
+def crowded(body: bytes, brackets: tuple[bytes, ...], limit: int) -> bool:
+    """Whether JSON has more than ``limit`` texts and ``brackets`` (``{``, ``[``) outside of texts together.
+
+    They are counted and not made: it is their number that takes memory and time.
+    """
+    if body.count(b'"') // 2 + sum(map(body.count, brackets)) <= limit:
+        return False  # nearly always, without a look at what stands in texts
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    texts = plain.count(b'"') // 2
+    return texts > limit or texts + sum(map(_STRING.sub(b"", plain).count, brackets)) > limit
+
+
+def other_bytes(body: bytes, media: MediaType, most: int) -> int:
     """How much of a body is anything else, wherever it stands: what is there twice is made before it is thrown away.
+
+    ``most``: of its items. JSON is to be checked for `crowded` before, whose items are counted once they are made.
 
     Raises:
         ValueError, RecursionError: it is no body.
     """
-    holder = unread(body, media)
+    holder = unread(body, media, most)
     vectors = _json_vectors if media == JSON else _packed_vectors
     bulk = 0
     for item in (holder.query, *holder.items):

@@ -142,7 +142,7 @@ def parse_encode(body: bytes, content_type: str | None, *, limits: Limits = DEFA
         InvalidInputError: it does not parse, or a field has a wrong type or value; ``field`` is its path.
         InputTooLongError: a text is over ``limits.max_text_bytes``; ``limit`` is that number of bytes.
     """
-    request = _parse(_encode, body, content_type, limits)
+    request = _parse(_encode, body, content_type, limits, limits.max_items)
     _check_count(request.items, limits.max_items)
     _check_texts(_encode, request.items, body, content_type, limits)
     return request
@@ -153,7 +153,7 @@ def parse_score(body: bytes, content_type: str | None, *, limits: Limits = DEFAU
 
     Raises as :func:`parse_encode`.
     """
-    request = _parse(_score, body, content_type, limits)
+    request = _parse(_score, body, content_type, limits, limits.max_score_items)
     _check_count(request.items, limits.max_score_items)
     everything = [request.query, *request.items]
     _check_texts(_score, everything, body, content_type, limits)
@@ -170,7 +170,7 @@ def parse_score(body: bytes, content_type: str | None, *, limits: Limits = DEFAU
 
 def parse_extract(body: bytes, content_type: str | None, *, limits: Limits = DEFAULT_LIMITS) -> ExtractRequest:
     """Read and check the body of ``POST /v1/extract/{model}``. Raises as :func:`parse_encode`."""
-    request = _parse(_extract, body, content_type, limits)
+    request = _parse(_extract, body, content_type, limits, limits.max_items)
     _check_count(request.items, limits.max_items)
     _check_texts(_extract, request.items, body, content_type, limits)
     if request.params.labels is not None:
@@ -192,12 +192,16 @@ def _check_count(items: Sequence[Item], limit: int) -> None:
     if not items:
         raise InvalidInputError("items is empty.", field="items", hint="Send at least one item.")
     if len(items) > limit:
-        raise InvalidInputError(
-            f"{len(items)} items are more than one request may hold.",
-            field="items",
-            limit=limit,
-            hint=f"Send at most {limit} items per request.",
-        )
+        raise _too_many(str(len(items)), limit)
+
+
+def _too_many(count: str, limit: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{count} items are more than one request may hold.",
+        field="items",
+        limit=limit,
+        hint=f"Send at most {limit} items per request.",
+    )
 
 
 def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_type: str | None, limits: Limits) -> None:
@@ -299,27 +303,36 @@ def _check_schema(schema: dict[str, Any], limits: Limits) -> None:
         level = inner
 
 
-def _parse(form: _Form[T], body: bytes, content_type: str | None, limits: Limits) -> T:
+def _parse(form: _Form[T], body: bytes, content_type: str | None, limits: Limits, most: int) -> T:
     media = body_type(content_type)
     try:
         if len(body) > limits.max_other_bytes:
-            _check_other(body, media, limits.max_other_bytes)
+            _check_other(body, media, limits.max_other_bytes, most)
         return form.json.decode(body) if media == JSON else form.msgpack.decode(body)
     except msgspec.ValidationError as error:
+        if str(error) == f"Expected `array` of length <= {most} - at `$.items`":
+            raise _too_many(f"Over {most}", most) from None
         raise _wrong_field(str(error), form.example) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(error, media, form.example) from None
 
 
-def _check_other(body: bytes, media: MediaType, limit: int) -> None:
-    """Refuse megabytes of metadata, options and the like before they become objects."""
-    if (other := bulk.other_bytes(body, media)) > limit:
-        raise PayloadTooLargeError(
-            f"{other} bytes of the body are no text, id, vector or medium.",
-            field="body",
-            limit=limit,
-            hint="Send less metadata and fewer options, or fewer items at once.",
-        )
+def _check_other(body: bytes, media: MediaType, limit: int, most: int) -> None:
+    """Refuse megabytes of metadata, options and the like before they become objects, and far too many items."""
+    # Each takes two bytes or more that count below, but for the text and the id of an item.
+    texts_and_maps = limit // 2 + 2 * (most + 1)
+    if media == JSON and bulk.crowded(body, (b"{",), texts_and_maps):
+        what, largest = f"The body holds over {texts_and_maps} texts and maps", texts_and_maps
+    elif (other := bulk.other_bytes(body, media, most)) > limit:
+        what, largest = f"{other} bytes of the body are no text, id, vector or medium", limit
+    else:
+        return
+    raise PayloadTooLargeError(
+        f"{what}.",
+        field="body",
+        limit=largest,
+        hint="Send less metadata and fewer options, or fewer items at once.",
+    )
 
 
 def _malformed(error: Exception, media: MediaType, example: str) -> InvalidInputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,9 +12,9 @@ import msgspec
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker.events.binding import from_nats, to_http, to_nats
-from sie_broker.events.event_format import STRUCTURED
-from sie_sdk.errors import InvalidInputError
+from sie_broker.events.binding import from_http, from_nats, to_http, to_nats
+from sie_broker.events.event_format import BATCH, MAX_BATCH, STRUCTURED
+from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
 from tests.broker.any_events import headers, minimal, refused
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -158,3 +159,35 @@ def test_a_name_that_no_attribute_can_have_is_refused(name: str) -> None:
 def test_deep_nesting_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInputError):
         from_nats({"Content-Type": STRUCTURED}, body)
+
+
+# -- what would become too much ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_too_many_events_is_refused_before_one_is_read() -> None:
+    body = b"[" + b",".join([b"{}"] * (MAX_BATCH + 1)) + b"]"
+    with pytest.raises(PayloadTooLargeError) as refusal:  # and not for the first, which lacks everything
+        from_http({"Content-Type": BATCH}, body)
+    assert (refusal.value.field, refusal.value.limit) == ("body", MAX_BATCH)
+
+
+@pytest.mark.parametrize("element", [b"0", b"{}"])
+def test_a_batch_of_millions_of_anything_is_refused_at_the_first(element: bytes) -> None:
+    body = b"[" + b",".join([element] * 1_000_000) + b"]"
+    tracemalloc.start()
+    try:
+        refused(lambda: from_http({"Content-Type": BATCH}, body), "body")
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("value", [b"[%b]", b'{"a": [%b]}'])
+def test_lists_in_an_attribute_are_refused_without_being_made(value: bytes) -> None:
+    body = json.dumps(minimal(x=0)).encode().replace(b'"x": 0', b'"x": ' + value % b",".join([b"[]"] * 500_000))
+    tracemalloc.start()
+    try:
+        refused(lambda: from_http({"Content-Type": STRUCTURED}, body), "x")
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+    finally:
+        tracemalloc.stop()

@@ -9,6 +9,7 @@ from sie_broker.demand import lane_status
 from sie_broker.demand.lane_status import Board, LaneStatus
 from sie_broker.memory import MemoryBucket
 from sie_broker.records import Lane
+from sie_broker.subjects import lane_key
 
 LANE = Lane(pool="team.a", bundle="minilm", profile="cpu")
 BUSY = LaneStatus(LANE, waiting=7, rate=20.0, measured=True, wanted=1, live=1, at=1000.0)
@@ -68,3 +69,12 @@ async def test_a_new_leader_reads_what_the_last_one_told(broker: Broker) -> None
     await Board(broker.lanes).tell(BUSY)
     assert await Board(broker.lanes).recall() == [BUSY]
     assert lane_status.read(await broker.lanes.get(lane_status.key(LANE)) or b"") == BUSY
+
+
+async def test_of_a_lane_that_is_no_more_nothing_stays() -> None:
+    bucket = MemoryBucket()
+    board = Board(bucket)
+    await board.tell(BUSY)
+    await bucket.put(lane_key(LANE), b"[12.5]")  # its cold starts
+    await board.forget(LANE)
+    assert await bucket.entries() == {}

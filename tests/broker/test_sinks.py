@@ -230,6 +230,42 @@ async def test_a_sink_that_fails_every_time_is_given_up_after_so_many_tries_and_
     assert await office.letters() == []
 
 
+async def test_waiting_for_its_turn_is_no_try(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", sinks.log.name)
+    monkeypatch.setattr(sinks, "TRIES", 2)
+    monkeypatch.setattr(sinks, "PER_HOST", 0)
+    office.server.answers = [(503, {})]
+    await office.due()
+    async with dispatching(office):
+        await eventually(lambda: caplog.text.count("busy") >= 3)
+        monkeypatch.setattr(sinks, "PER_HOST", 1)
+        await eventually(lambda: len(office.server.received) == 2)
+    assert [each.status for each in office.server.received] == [503, 200]
+    assert await office.letters() == []
+
+
+async def test_last_parts_that_end_together_are_sent_once_though_both_had_to_wait(office: Office) -> None:
+    await office.due("j", sizes=(1, 1))
+    await office.due("k")
+    due = [part_id("j", 0), part_id("j", 1), "k"]
+    kept = [await jobs.result(office.broker.jobs, each) for each in due]
+    for each in due:
+        await office.broker.jobs.delete("result." + subjects.token(each))
+    office.server.hold.clear()
+    async with dispatching(office):
+        await office.due("other")  # in its turn behind all three
+        await eventually(lambda: len(office.server.received) == 1)
+        for reply in kept:
+            assert reply is not None
+            await jobs.keep(office.broker.jobs, reply)
+        await eventually(lambda: "k" in [each.headers["ce-id"] for each in office.server.received])
+        office.server.hold.set()
+        await eventually(lambda: not office.server.open)
+    assert sorted(each.headers["ce-id"] for each in office.server.received) == ["j", "k", "other"]
+
+
 async def test_a_sink_that_is_not_allowed_is_not_asked(office: Office) -> None:
     await office.due(to=f"{office.server.url}/other")
     async with dispatching(office, f"{office.server.url}/sink"):

@@ -159,6 +159,6 @@ async def test_a_batch_that_was_accepted_in_part_is_completed_by_its_repeat(
 async def test_a_batch_may_be_empty_but_not_without_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     async with office(broker, max_body_bytes=1 << 20) as at:
         assert (await at.batch()).json() == {"jobs": []}
-        monkeypatch.setattr("sie_ingress.events.MAX_BATCH", 2)
+        monkeypatch.setattr("sie_broker.events.event_format.MAX_BATCH", 2)
         answer = await at.batch(*(event(str(number)) for number in range(3)))
         assert (answer.status_code, answer.json()["error"]["limit"]) == (413, 2)

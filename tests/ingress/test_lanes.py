@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker.demand import lane_status
 from sie_broker.demand.lane_status import BELIEVED_S, LaneStatus
-from sie_broker.memory import MemoryBroker
+from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_broker.records import Lane, WorkerState
 from sie_broker.subjects import lane_key
 from sie_ingress.lanes import LONGEST_S, LOOK_AT_MOST_S, LOOK_S, SHORTEST_S, Lanes, expected_s
@@ -259,3 +261,49 @@ async def test_whoever_asked_hears_that_nothing_waits() -> None:
     assert drained == []
     lanes.told(lane_status.key(LANE), standing(clock.now + 2, 0))
     assert drained == [(LANE, clock.now + 2)]
+
+
+class Bucket(MemoryBucket):
+    """Something may happen while it is read, and nobody need be told of it."""
+
+    during: Callable[[], None] | None = None
+
+    async def entries(self, under: str = "") -> dict[str, bytes]:
+        found = await super().entries(under)
+        if self.during is not None:
+            self.during()
+        return found
+
+
+async def test_a_lane_that_went_while_nobody_was_told_is_gone_with_the_next_reading() -> None:
+    broker, bucket, clock = MemoryBroker(), Bucket(60), Clock()
+    broker.lanes = bucket
+    lanes = Lanes(broker, 5.0, clock)
+    key = lane_status.key(LANE)
+    async with bucket.watch(lanes.told):
+        await bucket.put(key, standing(clock.now, 3))
+    await bucket.delete(key)
+    assert lanes.statuses()
+    following = asyncio.create_task(lanes.follow())
+    await eventually(lambda: lanes.statuses() == [])
+    following.cancel()
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_is_told_of_a_lane_while_all_are_read_is_newer(there: bool) -> None:
+    broker, bucket, clock, read = MemoryBroker(), Bucket(60), Clock(), asyncio.Event()
+    broker.lanes = bucket
+    lanes = Lanes(broker, 5.0, clock)
+    key = lane_status.key(LANE)
+    if not there:
+        await bucket.put(key, standing(clock.now, 3))
+
+    def during() -> None:
+        lanes.told(key, standing(clock.now, 3) if there else None)
+        asyncio.get_running_loop().call_soon(read.set)
+
+    bucket.during = during
+    following = asyncio.create_task(lanes.follow())
+    await read.wait()
+    assert bool(lanes.statuses()) == there
+    following.cancel()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 
-from sie_sdk import wire
+from sie_sdk import bulk, wire
 from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
 from sie_sdk.types import EncodeRequest, Item, ScoreRequest
 
@@ -63,3 +67,54 @@ def test_a_medium_of_megabytes_is_refused_as_what_it_is() -> None:
     with pytest.raises(InvalidInputError, match="reads text") as refused:
         wire.parse_encode(b'{"items": [{"images": %b}]}' % MANY, wire.JSON)
     assert refused.value.field == "items[0].images"
+
+
+@pytest.mark.parametrize("parse", [wire.parse_encode, wire.parse_score, wire.parse_extract])
+def test_millions_of_items_in_msgpack_are_too_many_before_one_is_made(parse: Any) -> None:
+    count = 2 * LIMIT
+    body = b"\x81\xa5items\xdd" + count.to_bytes(4, "big") + b"\x80" * count
+    with pytest.raises(InvalidInputError, match="items are more than one request may hold") as refused:
+        peak_of(lambda: parse(body, wire.MSGPACK), LIMIT)
+    most = wire.DEFAULT_LIMITS.max_score_items if parse is wire.parse_score else wire.DEFAULT_LIMITS.max_items
+    assert (refused.value.field, refused.value.limit) == ("items", most)
+
+
+@pytest.mark.parametrize("item", [b"{}", b'""'])
+def test_millions_of_items_in_json_are_refused_before_one_is_made(item: bytes) -> None:
+    body = b'{"items": [%b]}' % b",".join([item] * LIMIT)
+    with pytest.raises(PayloadTooLargeError, match=r"over \d+ texts and maps") as refused:
+        peak_of(lambda: wire.parse_encode(body, wire.JSON), 3 * len(body))
+    assert refused.value.field == "body"
+
+
+def test_too_many_items_in_json_are_refused_as_such_before_their_bytes_are_counted() -> None:
+    body = b'{"items": [%b]}' % b",".join([b'{"id": 1}'] * (LIMIT // 8))
+    with pytest.raises(InvalidInputError) as refused:
+        wire.parse_encode(body, wire.JSON)
+    assert (refused.value.field, refused.value.limit) == ("items", wire.DEFAULT_LIMITS.max_items)
+
+
+def test_brackets_and_quotes_in_a_text_are_no_maps_and_texts() -> None:
+    text = '{"\\' * (wire.DEFAULT_LIMITS.max_text_bytes // 3)
+    body = wire.request_body(EncodeRequest([Item(text=text) for _ in range(4)]))
+    as_json = msgspec.json.encode(msgspec.msgpack.decode(body))
+    assert as_json.count(b"{") > LIMIT // 2 + 8200
+    assert len(wire.parse_encode(as_json, wire.JSON).items) == 4
+
+
+@pytest.mark.parametrize(("brackets", "count"), [((b"{",), 5), ((b"[",), 4), ((b"{", b"["), 6)])
+def test_texts_are_counted_and_brackets_outside_of_them(brackets: tuple[bytes, ...], count: int) -> None:
+    body = rb'{"a\"{\\": ["[[[{{", {}, "\\\"{"]}'
+    assert bulk.crowded(body, brackets, count - 1)
+    assert not bulk.crowded(body, brackets, count)
+
+
+def peak_of(call: Callable[[], object], most: int) -> None:
+    """Run it; afterwards Python may not have held more than ``most`` bytes for it at once."""
+    tracemalloc.start()
+    try:
+        call()
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < most

@@ -93,8 +93,9 @@ class Board:
         self._told[status.lane] = (now, status)
 
     async def forget(self, lane: Lane) -> None:
-        """The lane is no more. Errors as `tell`."""
+        """The lane is no more, as its pool is gone. Errors as `tell`."""
         await self._bucket.delete(key(lane))
+        await self._bucket.delete(lane_key(lane))  # how long its cold starts took, which the ingress keeps there
         self._told.pop(lane, None)
 
     async def recall(self) -> list[LaneStatus]:

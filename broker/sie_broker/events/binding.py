@@ -94,6 +94,7 @@ def from_http(headers: Headers, body: bytes) -> list[CloudEvent]:
 
     Raises:
         UnsupportedMediaTypeError: an event format that is not JSON.
+        PayloadTooLargeError: a batch of too many events.
         InvalidInputError: the message is no event; ``field`` names the attribute (``ce-id``, ``[3].id``) at fault.
     """
     named = _Headers(headers)

@@ -20,11 +20,14 @@ import msgspec
 from cloudevents.core.exceptions import CloudEventValidationError
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 JSON: Final = "application/json"
+MAX_BATCH = 1000
+"""The most events in one batch."""
+_LARGE_BATCH = 1 << 20
 
 REQUIRED: Final = ("specversion", "id", "source", "type")
 _CORE = {*REQUIRED, "subject", "dataschema", "datacontenttype"}  # strings all; time has its own form
@@ -40,6 +43,17 @@ _FORBIDDEN = re.compile(
 )
 """What the specification's String may not hold: control characters, surrogates, noncharacters."""
 
+
+class _Whole(msgspec.Struct, frozen=True):
+    """An element of a batch that has what every event has, whatever it is."""
+
+    specversion: msgspec.Raw
+    id: msgspec.Raw
+    source: msgspec.Raw
+    type: msgspec.Raw
+
+
+_wholes = msgspec.json.Decoder(list[_Whole])
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 _value = msgspec.json.Decoder(msgspec.Raw)
@@ -271,9 +285,20 @@ def from_json_batch(body: bytes) -> list[CloudEvent]:
     """Read a batch, which may be empty.
 
     Raises:
+        PayloadTooLargeError: it holds over `MAX_BATCH` events; none is made then.
         InvalidInputError: it is no JSON array, or one of its elements is no event: ``[3].id`` is missing.
     """
-    return [from_json(bytes(raw), f"[{index}].") for index, raw in enumerate(_decoded(_array, body, "", "an array"))]
+    if len(body) > _LARGE_BATCH:  # ends at the first that is none: millions of zeros would take gigabytes below
+        _decoded(_wholes, body, "", "an array of events")
+    elements = _decoded(_array, body, "", "an array")
+    if len(elements) > MAX_BATCH:
+        raise PayloadTooLargeError(
+            f"{len(elements)} events are more than one batch may hold.",
+            field="body",
+            limit=MAX_BATCH,
+            hint=f"Send at most {MAX_BATCH} events at once.",
+        )
+    return [from_json(bytes(raw), f"[{index}].") for index, raw in enumerate(elements)]
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, prefix: str, wanted: str) -> Any:
@@ -288,6 +313,8 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, prefix: str, wante
 
 
 def _attribute(field: str, raw: msgspec.Raw) -> Any:
+    if bytes(memoryview(raw)[:1]) in (b"[", b"{"):  # not made to be refused: megabytes would become gigabytes
+        raise InvalidInputError(f"{field} is a list or an object.", field=field, limit="text, a number, true or false")
     try:
         return msgspec.json.decode(raw)
     except (ValueError, RecursionError) as error:

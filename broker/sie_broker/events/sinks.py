@@ -43,7 +43,7 @@ ANSWER_S = 20.0
 """How long a sink may take to answer; less than whoever has a result in hand may take over it."""
 TRIES = 12
 GIVE_UP_S = 2400.0
-"""A result is given up when it was tried so often or is so old: it is kept for an hour."""
+"""A result is given up when its sink was asked so often or it is so old: it is kept for an hour."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 LONGEST_ASKED_S = 600.0
@@ -62,8 +62,8 @@ class Sink(msgspec.Struct, frozen=True):
     """What its data becomes: the format in which the request came."""
     sizes: tuple[int, ...] = ()
     """Items of each part, when the request was split."""
-    claimed: bool = False
-    """Whether all parts are there and a dispatcher has set about sending them."""
+    claimant: int = 0
+    """The parcel by which all parts are sent, by its sequence, once they are all there."""
     traceparent: str | None = None
 
 
@@ -91,10 +91,20 @@ def answer_of(status: int) -> Answer:
     return Answer.AGAIN if status in (404, 408, 409, 429) or status >= 500 else Answer.NEVER
 
 
+def _tries(job: str) -> str:
+    """Where it stands how often the job's sink was asked; nothing, before it refused."""
+    return f"{token(job)}.tries"
+
+
 def pause_s(attempt: int, retry_after: str | None, now: float) -> float:
     """Seconds until the next try: doubled each time, a fifth more or less; as long as a Retry-After asks, if longer."""
     backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 16)) * random.uniform(0.8, 1.2)
     return max(backoff, min(LONGEST_ASKED_S, _asked_s(retry_after, now)))
+
+
+def _turn_s(parcel: Parcel) -> float:
+    """Seconds until it is looked at again whether it is this one's turn."""
+    return pause_s(min(parcel.attempt, 4), None, clock.now())
 
 
 def _asked_s(retry_after: str | None, now: float) -> float:
@@ -111,12 +121,13 @@ def _asked_s(retry_after: str | None, now: float) -> float:
 
 
 class _RefusedError(Exception):
-    """Nobody has taken it. ``pause`` None: nobody ever will; ``tried``: somebody was asked."""
+    """Nobody has taken it. ``again``: somebody may yet; ``tried``: somebody was asked, and said ``retry_after``."""
 
-    def __init__(self, why: str, pause: float | None, *, tried: bool = True) -> None:
+    def __init__(self, why: str, *, again: bool, tried: bool = True, retry_after: str | None = None) -> None:
         super().__init__(why)
-        self.pause = pause
+        self.again = again
         self.tried = tried
+        self.retry_after = retry_after
 
 
 class Dispatcher:
@@ -166,7 +177,7 @@ class Dispatcher:
 
     async def _send_large(self, parcel: Parcel, job: str, sink: Sink, replies: Sequence[Reply]) -> None:
         if self._large.locked():
-            await parcel.nak(pause_s(min(parcel.attempt, 4), None, clock.now()))
+            await parcel.nak(_turn_s(parcel))
             return
         async with self._large:
             await self._settle(parcel, job, sink.to, await self._event(parcel, job, sink, replies))
@@ -183,16 +194,32 @@ class Dispatcher:
 
     async def _settle(self, parcel: Parcel, job: str, to: str, event: CloudEvent) -> None:
         try:
-            await self._deliver(to, event, parcel.attempt)
+            await self._deliver(to, event)
         except _RefusedError as refused:
-            spent = (refused.tried and parcel.attempt >= TRIES) or clock.now() - parcel.at > GIVE_UP_S
-            if refused.pause is not None and not spent:
-                log.info("%s: %s; again in %.1f s", to, refused, refused.pause)
-                await parcel.nak(refused.pause)
+            pause = await self._pause_s(parcel, job, refused) if refused.again else None
+            if pause is not None:
+                log.info("%s: %s; again in %.1f s", to, refused, pause)
+                await parcel.nak(pause)
                 return
             await self._give_up(parcel, job, to, event, str(refused))
         await parcel.ack()
         await self._broker.sinks.delete(token(job))
+        if parcel.attempt > 1:
+            await self._broker.sinks.delete(_tries(job))
+
+    async def _pause_s(self, parcel: Parcel, job: str, refused: _RefusedError) -> float | None:
+        """Seconds until the next try; None: it was the last one.
+
+        Tries are counted beside the sink: a parcel is in hand again for many reasons, most of which ask nobody.
+        """
+        late = clock.now() - parcel.at > GIVE_UP_S
+        if not refused.tried:
+            return None if late else _turn_s(parcel)
+        tries = int(await self._broker.sinks.get(_tries(job)) or 0) + 1
+        if late or tries >= TRIES:
+            return None
+        await self._broker.sinks.put(_tries(job), str(tries).encode())
+        return pause_s(tries, refused.retry_after, clock.now())
 
     async def _replies(self, parcel: Parcel, job: str, sink: Sink) -> list[Reply] | None:
         """The job's result, or those of its parts; without them all the parcel is settled.
@@ -221,14 +248,14 @@ class Dispatcher:
     async def _claim(self, parcel: Parcel, job: str, sink: Sink, revision: int) -> bool:
         """Whether it is ours to send the parts: those that came last may be in several hands, each with all of them.
 
-        Who has claimed them has its parcel again if it dies; others are told of theirs but once.
+        Who has claimed them has its parcel again if it dies; others may have theirs again as well.
         """
-        if sink.claimed:
-            return parcel.attempt > 1
-        claimed = msgspec.msgpack.encode(msgspec.structs.replace(sink, claimed=True))
+        if sink.claimant:
+            return sink.claimant == parcel.sequence
+        claimed = msgspec.msgpack.encode(msgspec.structs.replace(sink, claimant=parcel.sequence))
         return await self._broker.sinks.replace(token(job), claimed, revision) is not None
 
-    async def _deliver(self, to: str, event: CloudEvent, attempt: int) -> None:
+    async def _deliver(self, to: str, event: CloudEvent) -> None:
         """Send one event.
 
         Raises:
@@ -237,19 +264,19 @@ class Dispatcher:
         try:
             target = self._allowed.check(to)
         except InvalidInputError as refused:
-            raise _RefusedError(refused.message, None) from None
+            raise _RefusedError(refused.message, again=False) from None
         if target.kind == "nats":
             try:
                 await self._broker.publish(target.address, *binding.to_nats(event))
             except PayloadTooLargeError as refused:
-                raise _RefusedError(refused.message, None) from None
+                raise _RefusedError(refused.message, again=False) from None
         else:
-            await self._post(target, event, attempt)
+            await self._post(target, event)
 
-    async def _post(self, target: Target, event: CloudEvent, attempt: int) -> None:
+    async def _post(self, target: Target, event: CloudEvent) -> None:
         host = httpx.URL(target.address).netloc.decode()
         if self._at_host[host] >= PER_HOST:
-            raise _RefusedError("busy", pause_s(min(attempt, 4), None, clock.now()), tried=False)
+            raise _RefusedError("busy", again=True, tried=False)
         headers, body = binding.to_http(event)
         self._at_host[host] += 1
         try:
@@ -258,16 +285,16 @@ class Dispatcher:
                 async with self._http.stream("POST", target.address, headers=headers, content=body) as response:
                     status, retry_after = response.status_code, response.headers.get("retry-after")
         except (httpx.HTTPError, TimeoutError, OSError) as error:
-            raise _RefusedError(str(error) or type(error).__name__, pause_s(attempt, None, clock.now())) from None
+            raise _RefusedError(str(error) or type(error).__name__, again=True) from None
         finally:
             self._at_host[host] -= 1
             if not self._at_host[host]:
                 del self._at_host[host]
         match answer_of(status):
             case Answer.AGAIN:
-                raise _RefusedError(f"HTTP {status}", pause_s(attempt, retry_after, clock.now()))
+                raise _RefusedError(f"HTTP {status}", again=True, retry_after=retry_after)
             case Answer.NEVER:
-                raise _RefusedError(f"HTTP {status}", None)
+                raise _RefusedError(f"HTTP {status}", again=False)
 
     async def _give_up(self, parcel: Parcel, job: str, to: str, event: CloudEvent, why: str) -> None:
         log.warning("the result of job %s is a dead letter: %s: %s", job, to, why)

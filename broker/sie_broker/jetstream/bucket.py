@@ -20,7 +20,7 @@ from nats.js.kv import KV_MARKER_REASON, KV_OP, KV_PURGE, MSG_ROLLUP_SUBJECT, Ke
 
 from sie_broker.jetstream import atomic
 from sie_broker.jetstream.atomic import OUTDATED
-from sie_broker.jetstream.connection import translated
+from sie_broker.jetstream.connection import translated, unsubscribe
 from sie_broker.records import Entry, Put
 
 AT_ONCE = 64
@@ -28,9 +28,13 @@ AT_ONCE = 64
 
 
 class NatsBucket:
-    """The bucket ``name``; it must exist (see ``streams.ensure``) before the first use, not before the construction."""
+    """The bucket ``name``; it must exist (see ``streams.ensure``) before the first use, not before the construction.
 
-    def __init__(self, nc: Client, name: str) -> None:
+    What marks a key as deleted stays as long as a value would, but at most ``marker_s``.
+    """
+
+    def __init__(self, nc: Client, name: str, marker_s: int | None = None) -> None:
+        self._marker_s = marker_s
         self._nc = nc
         self._name = name
         self._prefix = f"$KV.{name}."
@@ -54,7 +58,7 @@ class NatsBucket:
 
     async def delete(self, key: str) -> None:
         with translated():
-            await (await self._store()).purge(key)
+            await (await self._store()).purge(key, msg_ttl=self._marker_s)
 
     async def read(self, key: str) -> Entry:
         with translated():
@@ -75,7 +79,7 @@ class NatsBucket:
 
     async def remove(self, key: str, revision: int) -> bool:
         marker = {KV_OP: KV_PURGE, Header.ROLLUP: MSG_ROLLUP_SUBJECT}
-        return await self._write_if_last(key, b"", revision, marker) is not None
+        return await self._write_if_last(key, b"", revision, marker, self._marker_s) is not None
 
     async def _write_if_last(
         self, key: str, value: bytes, revision: int, headers: dict[str, str], ttl_s: int | None = None
@@ -130,5 +134,4 @@ class NatsBucket:
         try:
             yield
         finally:
-            if self._nc.is_connected:
-                await subscription.unsubscribe()
+            await unsubscribe(self._nc, subscription)

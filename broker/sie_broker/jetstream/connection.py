@@ -14,6 +14,7 @@ import msgspec
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 
 from sie_broker.jetstream.client import NatsClient
 from sie_broker.records import Submission
@@ -96,6 +97,13 @@ async def connect(
         )
     nc.options["max_reconnect_attempts"] = -1
     return nc
+
+
+async def unsubscribe(nc: Client, subscription: Subscription) -> None:
+    """End a subscription, also while NATS reconnects: else every connection that follows has it again."""
+    if not nc.is_closed:
+        with contextlib.suppress(nats.errors.ConnectionDrainingError):  # which ends it as well
+            await subscription.unsubscribe()
 
 
 async def fail_when(closed: asyncio.Event) -> None:

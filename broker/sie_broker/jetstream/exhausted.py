@@ -22,7 +22,7 @@ from nats.js.api import ConsumerInfo
 from sie_broker import clock, jobs, subjects
 from sie_broker.contract import Bucket, DeadLetters, Payloads
 from sie_broker.deadletters import Place, letter_of, queued_payload
-from sie_broker.jetstream.connection import cancelled, translated
+from sie_broker.jetstream.connection import cancelled, translated, unsubscribe
 from sie_broker.jetstream.deadletter_stream import remove
 from sie_sdk.errors import SIEError
 
@@ -82,8 +82,7 @@ class Burial:
                 else:
                     await self._bury(place)
         finally:
-            if self._nc.is_connected:
-                await subscription.unsubscribe()
+            await unsubscribe(self._nc, subscription)
 
     async def _bury(self, place: Place) -> None:
         try:

@@ -25,7 +25,7 @@ from sie_broker.duties import Duties
 from sie_broker.events import envelope
 from sie_broker.jetstream import connection, streams
 from sie_broker.jetstream.bucket import NatsBucket
-from sie_broker.jetstream.connection import receipt, translated
+from sie_broker.jetstream.connection import receipt, translated, unsubscribe
 from sie_broker.jetstream.deadletter_stream import NatsDeadLetters
 from sie_broker.jetstream.exhausted import Burial
 from sie_broker.jetstream.hands import Hands
@@ -101,9 +101,9 @@ class NatsBroker:
         self.jobs = NatsBucket(self.nc, streams.JOBS)
         self.presence = NatsBucket(self.nc, streams.PRESENCE)
         self.config = NatsBucket(self.nc, streams.CONFIG)
-        self.lanes = NatsBucket(self.nc, streams.LANES)
+        self.lanes = NatsBucket(self.nc, streams.LANES, streams.MARKER_S)
         self.leases = NatsBucket(self.nc, streams.LEASES)
-        self.pools = NatsBucket(self.nc, streams.POOLS)
+        self.pools = NatsBucket(self.nc, streams.POOLS, streams.MARKER_S)
         self.sinks = NatsBucket(self.nc, streams.SINKS)
         self._provisioner = Provisioner(self.nc, self._limits)
         self.dead = NatsDeadLetters(self.nc, self.jobs, self.payloads, self.deliver_reply)
@@ -356,8 +356,7 @@ class NatsBroker:
         try:
             yield
         finally:
-            if self.nc.is_connected:
-                await subscription.unsubscribe()
+            await unsubscribe(self.nc, subscription)
 
     async def waiting(self, lane: Lane) -> Collection[Queue]:
         asked = msgspec.json.encode({"subjects_filter": subjects.work_of_lane(lane)})

@@ -17,9 +17,11 @@ from contextlib import aclosing
 import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from sie_broker.contract import Room
+from sie_broker.jetstream.connection import unsubscribe
 from sie_broker.jetstream.streams import NANO, PULL_GROUP
 
 log = logging.getLogger("sie.broker.pull")
@@ -118,7 +120,7 @@ async def pull(
     finally:
         link.pulls.discard(arrived)
         await asyncio.sleep(max(0.0, asked + SETTLED_S - time.monotonic()))
-        await _give_back(nc, subscription.drain, arrived)
+        await _give_back(nc, subscription, arrived)
 
 
 async def _next_ask(room: Room, rank: int, wanted: int) -> Ask:
@@ -186,12 +188,11 @@ def _status(message: Msg) -> str | None:
     return None if message.headers is None or message.reply else message.headers.get("Status")
 
 
-async def _give_back(nc: Client, drain: Callable[[], object], arrived: asyncio.Queue[Msg | int]) -> None:
-    if not nc.is_connected:
+async def _give_back(nc: Client, subscription: Subscription, arrived: asyncio.Queue[Msg | int]) -> None:
+    if not nc.is_connected:  # what it has sent is lost with the connection
+        await unsubscribe(nc, subscription)
         return
-    result = drain()
-    if asyncio.iscoroutine(result):
-        await asyncio.shield(result)
+    await asyncio.shield(subscription.drain())  # type: ignore[no-untyped-call]  # nats-py
     while not arrived.empty():
         message = arrived.get_nowait()
         if isinstance(message, Msg) and _status(message) is None:

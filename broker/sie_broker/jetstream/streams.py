@@ -36,6 +36,8 @@ DUE, EVENTS = "DUE", "EVENTS"
 QUEUE_ACK_WAIT_S = 30.0
 """How long whoever has taken one of those may take over it."""
 NANO = 1_000_000_000
+MARKER_S = 3600
+"""How long a bucket without an age remembers that a key was deleted: every pool and every pod has keys of its own."""
 
 JOBS, PRESENCE, CONFIG, LANES, POOLS = "sie_jobs", "sie_presence", "sie_config", "sie_lanes", "sie_pools"
 LEASES, SINKS = "sie_leases", "sie_sinks"

@@ -13,13 +13,21 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from sie_config.model.model_spec import ModelSpec
-from sie_sdk import wire
-from sie_sdk.errors import InputTooLongError, InvalidInputError, SIEError, UnsupportedMediaTypeError
+from sie_sdk import bulk, wire
+from sie_sdk.errors import (
+    InputTooLongError,
+    InvalidInputError,
+    PayloadTooLargeError,
+    SIEError,
+    UnsupportedMediaTypeError,
+)
 from sie_sdk.types import Operation
 
 T = TypeVar("T")
 Headers: TypeAlias = Mapping[str, str]
 """By name in lower case."""
+MOST_VALUES = wire.DEFAULT_LIMITS.max_other_bytes // 2
+"""The most texts, lists and maps in one body: as many as fit into what our own requests may hold beside their texts."""
 
 
 Write: TypeAlias = Callable[[bytes, str], bytes]
@@ -70,12 +78,20 @@ def read_json(body: bytes, headers: Headers, form: msgspec.json.Decoder[T], exam
 
     Raises:
         UnsupportedMediaTypeError: it says that it is no JSON.
+        PayloadTooLargeError: it holds more than any request needs, and would take many times its size.
         InvalidInputError: it is none, or a field has a wrong type; names the field.
     """
     media = headers.get("content-type", wire.JSON).partition(";")[0].strip().lower()
     if media not in (wire.JSON, ""):
         raise UnsupportedMediaTypeError(
             f"Bodies of type {media[:80]} are not read here.", field="Content-Type", hint=f"Send {wire.JSON}."
+        )
+    if bulk.crowded(body, (b"{", b"["), MOST_VALUES):
+        raise PayloadTooLargeError(
+            f"The body holds over {MOST_VALUES} texts, lists and maps.",
+            field="body",
+            limit=MOST_VALUES,
+            hint="Send fewer fields beside the texts, or fewer texts at once.",
         )
     try:
         return form.decode(body)
