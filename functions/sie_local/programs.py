@@ -128,7 +128,7 @@ class Programs:
 
     def bundle(self, name: str, service: str, port: int) -> Program:
         """One process of a lane's bundle; ``service`` is ``{bundle}.{profile}.{pool}``."""
-        bundle, profile, pool = service.split(".", 2)  # a pool may have dots in its name
+        bundle, profile, pool = service.rsplit(".", 2)
         env = self._env(port) | machine_settings(profile)
         env |= {"SIE_BUNDLE": bundle, "SIE_PROFILE": profile, "SIE_POOL": pool}
         if self._options.models and Path(self._options.models).is_dir():
