@@ -133,8 +133,7 @@ def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
         )
     deadline = time.monotonic() + DETACHED_S
     while time.monotonic() < deadline:
-        record = folder.read()
-        if record is not None and record.pid == process.pid and record.ready:
+        if (record := folder.ready(process.pid)) is not None:
             return record.url
         if process.poll() is not None:
             said = f"\n{(folder.logs / 'up.log').read_text().strip()}"

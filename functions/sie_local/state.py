@@ -109,6 +109,11 @@ class StateFolder:
         """What runs on this folder now, or None."""
         return self._recorded() if self.held() else None
 
+    def ready(self, pid: int) -> Record | None:
+        """The record of the `sie up` of that process, once it is ready; to its port somebody else might answer."""
+        record = self.read()
+        return record if record is not None and record.pid == pid and record.ready else None
+
     def held(self) -> bool:
         """Whether a `sie up` holds the folder."""
         try:

@@ -88,12 +88,11 @@ def _up(port: int, folder: StateFolder) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait_ready(up: subprocess.Popen[bytes], folder: StateFolder, within_s: float = 60.0) -> None:
-    """By its own word: whoever has the port already would answer, too."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if up.poll() is not None:
             raise StartFailedError("sie up did not start; its own lines above say why.")
-        if (record := folder.read()) is not None and record.pid == up.pid and record.ready:
+        if folder.ready(up.pid) is not None:
             return
         time.sleep(0.05)
     raise StartFailedError(f"sie up was not ready within {within_s:.0f} s.", hint="Its log is in the state folder.")

@@ -60,6 +60,10 @@ _json_item, _msgpack_item = msgspec.json.Decoder(Unread), msgspec.msgpack.Decode
 _packed = msgspec.msgpack.Decoder(dict[bytes, msgspec.Raw])
 
 
+class TooManyItems(Exception):  # noqa: N818 - what becomes of it is ``wire``'s, which lets it out to nobody
+    """A body holds more items than one may."""
+
+
 @functools.cache
 def _msgpack_of(most: int) -> msgspec.msgpack.Decoder[_Body]:
     """Refuses an array of more items by its header, before it makes any."""
@@ -73,12 +77,18 @@ def unread(body: bytes, media: MediaType, most: int | None = None) -> Holder:
     """The items of a body, ``most`` at the most.
 
     Raises:
+        TooManyItems: there are more; in msgpack none is made then.
         ValueError, RecursionError: it is none.
     """
     packed = _msgpack if most is None else _msgpack_of(most)
-    whole = _json.decode(body) if media == JSON else packed.decode(body)
+    try:
+        whole = _json.decode(body) if media == JSON else packed.decode(body)
+    except msgspec.ValidationError as error:
+        if most is not None and str(error) == f"Expected `array` of length <= {most} - at `$.items`":
+            raise TooManyItems from None
+        raise
     if most is not None and len(whole.items) > most:  # of JSON, where they are counted once they are there
-        raise msgspec.ValidationError(f"Expected `array` of length <= {most} - at `$.items`")
+        raise TooManyItems
     query = Unread()
     with suppress(msgspec.ValidationError):
         if len(memoryview(whole.query)):
@@ -104,6 +114,7 @@ def other_bytes(body: bytes, media: MediaType, most: int) -> int:
     ``most``: of its items. JSON is to be checked for `crowded` before, whose items are counted once they are made.
 
     Raises:
+        TooManyItems: there are more.
         ValueError, RecursionError: it is no body.
     """
     holder = unread(body, media, most)

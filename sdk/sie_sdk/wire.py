@@ -309,9 +309,9 @@ def _parse(form: _Form[T], body: bytes, content_type: str | None, limits: Limits
         if len(body) > limits.max_other_bytes:
             _check_other(body, media, limits.max_other_bytes, most)
         return form.json.decode(body) if media == JSON else form.msgpack.decode(body)
+    except bulk.TooManyItems:
+        raise _too_many(f"Over {most}", most) from None
     except msgspec.ValidationError as error:
-        if str(error) == f"Expected `array` of length <= {most} - at `$.items`":
-            raise _too_many(f"Over {most}", most) from None
         raise _wrong_field(str(error), form.example) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(error, media, form.example) from None

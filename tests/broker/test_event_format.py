@@ -171,23 +171,23 @@ def test_a_batch_of_too_many_events_is_refused_before_one_is_read() -> None:
     assert (refusal.value.field, refusal.value.limit) == ("body", MAX_BATCH)
 
 
+def refused_within(memory: int, media: str, body: bytes, field: str) -> None:
+    """It is, and takes at most so many bytes for it."""
+    tracemalloc.start()
+    try:
+        refused(lambda: from_http({"Content-Type": media}, body), field)
+        assert tracemalloc.get_traced_memory()[1] < memory
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("element", [b"0", b"{}"])
 def test_a_batch_of_millions_of_anything_is_refused_at_the_first(element: bytes) -> None:
     body = b"[" + b",".join([element] * 1_000_000) + b"]"
-    tracemalloc.start()
-    try:
-        refused(lambda: from_http({"Content-Type": BATCH}, body), "body")
-        assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
-    finally:
-        tracemalloc.stop()
+    refused_within(2 * len(body), BATCH, body, "body")
 
 
 @pytest.mark.parametrize("value", [b"[%b]", b'{"a": [%b]}'])
 def test_lists_in_an_attribute_are_refused_without_being_made(value: bytes) -> None:
     body = json.dumps(minimal(x=0)).encode().replace(b'"x": 0', b'"x": ' + value % b",".join([b"[]"] * 500_000))
-    tracemalloc.start()
-    try:
-        refused(lambda: from_http({"Content-Type": STRUCTURED}, body), "x")
-        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
-    finally:
-        tracemalloc.stop()
+    refused_within(3 * len(body), STRUCTURED, body, "x")

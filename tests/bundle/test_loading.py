@@ -208,10 +208,10 @@ async def test_a_model_whose_files_are_here_waits_for_no_fetch(
 ) -> None:
     fetched, resolve = threading.Event(), weights.resolve
 
-    def slow(spec: ModelSpec, *args: Path | None, anew: bool) -> Weights:
+    def slow(spec: ModelSpec, own: Path | None, cache: Path, *, anew: bool) -> Weights:
         if spec.sources[0] != tiny_model.spec(tiny_folder).sources[0]:
             fetched.wait()
-        return resolve(spec, *args, anew=anew)  # type: ignore[arg-type]
+        return resolve(spec, own, cache, anew=anew)
 
     monkeypatch.setattr(weights, "resolve", slow)
     loader = Loader(None, tmp_path, "cpu", "float32")

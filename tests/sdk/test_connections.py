@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -52,8 +52,8 @@ class Both:
     async def _made(self, url: str) -> SIEAsyncClient:
         return SIEAsyncClient(url, max_connections=2)
 
-    def _done(self, what: Awaitable[Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)  # type: ignore[arg-type]
+    def _done(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
