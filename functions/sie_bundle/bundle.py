@@ -117,7 +117,9 @@ class Bundle:
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
         # Tokenizing and serialising; the forward pass has a thread of its own.
         self._threads: dict[Priority, ThreadPoolExecutor] = {
-            "interactive": ThreadPoolExecutor(max_workers=4, thread_name_prefix="text"),
+            "interactive": ThreadPoolExecutor(
+                max_workers=max(4, min(8, cores.available() // 2)), thread_name_prefix="text"
+            ),
             "bulk": ThreadPoolExecutor(max_workers=2, thread_name_prefix="bulk"),
         }
         parts = (

@@ -7,9 +7,9 @@ Prompts and templates are put together by the operations.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ import tokenizers
 from tokenizers import processors
 
 from sie_bundle.engine.row import Ids, Row, row
+from sie_bundle.models.plain_text import PlainText
+from sie_bundle.models.spread import spread
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 
@@ -56,6 +58,7 @@ class Tokenizer:
         mask = tokenizer.encode("a").special_tokens_mask
         self._opening = next((n for n, special in enumerate(mask) if not special), 0)
         self._closing = next((n for n, special in enumerate(reversed(mask)) if not special), 0)
+        self._plain = PlainText.of(tokenizer)
 
     @classmethod
     def load(cls, folder: Path, end: str = "") -> Self:
@@ -266,9 +269,14 @@ class Tokenizer:
         words: bool = False,
         name: Name = ITEM,
     ) -> list[tokenizers.Encoding]:
+        whole = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
+
+        def encode(texts: Sequence[Any]) -> list[tokenizers.Encoding]:
+            return whole(list(texts), is_pretokenized=words, add_special_tokens=special)
+
+        plain = self._plain if fast and not words else None
         try:
-            encode = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
-            return encode(list(texts), is_pretokenized=words, add_special_tokens=special)
+            return spread(partial(plain.encode, special=special, others=encode) if plain else encode, texts)
         except TypeError:
             # Unpaired surrogates: Python strings can hold them, UTF-8 cannot.
             for i, text in enumerate(texts):

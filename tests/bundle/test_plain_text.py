@@ -1,0 +1,95 @@
+"""Plain texts: the same tokens without the normalizer as with it, whatever stands in a text."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from sie_bundle.models.plain_text import PlainText
+from sie_bundle.models.tokenization import Tokenizer
+
+FRAGMENTS = ("[SEP]", "[sep]", "[", "<x>", "Ärger", "arger", "NEW", "new", "hello", "World", "don't", "é", "中", "K")
+VOCABULARY = ("[UNK]", "[CLS]", "[SEP]", "hello", "world", "new", "##er", *string.ascii_letters, *"0123456789.,'[]-")
+
+
+def made(*, lowercase: bool, clean_text: bool = True) -> tokenizers.Tokenizer:
+    """One as BERT's, whose own tokens are looked for before and after the normalizer."""
+    numbers = {word: n for n, word in enumerate((*VOCABULARY, *(f"##{letter}" for letter in string.ascii_letters)))}
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, clean_text=clean_text)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
+    tokenizer.add_tokens([tokenizers.AddedToken("<x>", lstrip=True), tokenizers.AddedToken("Ärger", normalized=True)])
+    tokenizer.add_tokens([tokenizers.AddedToken("NEW", normalized=True, single_word=True)])
+    return tokenizer
+
+
+TOKENIZERS = {lowercase: made(lowercase=lowercase) for lowercase in (True, False)}
+
+
+@given(
+    st.lists(st.lists(st.text(st.characters(max_codepoint=127)) | st.sampled_from(FRAGMENTS)).map("".join), min_size=1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_plain_texts_have_the_tokens_that_the_normalizer_would_give(
+    texts: list[str], lowercase: bool, special: bool
+) -> None:
+    whole = TOKENIZERS[lowercase]
+    plain = PlainText.of(whole)
+    assert plain
+    got = plain.encode(texts, special, lambda others: whole.encode_batch_fast(others, add_special_tokens=special))
+    wanted = whole.encode_batch_fast(texts, add_special_tokens=special)
+    assert [(own.ids, own.type_ids) for own in got] == [(own.ids, own.type_ids) for own in wanted]
+
+
+@pytest.mark.parametrize("text", ["Hello world.", "HELLO\tworld\r\n", "", " "])
+def test_a_plain_text_never_meets_the_normalizer(text: str) -> None:
+    plain = PlainText.of(made(lowercase=True))
+    assert plain
+    (own,) = plain.encode([text], True, lambda texts: pytest.fail(f"{texts} met the normalizer"))
+    assert own.ids[0] == 1
+
+
+@pytest.mark.parametrize("text", ["hello [SEP] world", "caf\xe9", "a\0b", "a\x0bb", "a\x7fb", "<X>", "anew", "Arger"])
+def test_any_other_text_does(text: str) -> None:
+    plain = PlainText.of(made(lowercase=True))
+    assert plain
+    met: list[str] = []
+
+    def normalized(texts: list[str]) -> list[tokenizers.Encoding]:
+        met.extend(texts)
+        return made(lowercase=True).encode_batch(texts)
+
+    plain.encode(["hello", text], True, normalized)
+    assert met == [text]
+
+
+def test_a_tokenizer_with_another_normalizer_has_no_plain_texts() -> None:
+    other = made(lowercase=True)
+    other.normalizer = normalizers.Sequence([normalizers.Replace("a", "b"), normalizers.Lowercase()])
+    assert PlainText.of(other) is None
+    assert PlainText.of(made(lowercase=True, clean_text=False)) is None
+
+
+def test_a_tokenizer_takes_that_way_by_itself(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, seen = Tokenizer.load(tiny_folder), []
+
+    def encode(texts: list[str], special: bool, others: object) -> list[tokenizers.Encoding]:
+        seen.extend(texts)
+        return tokenizer._tokenizer.encode_batch(texts)
+
+    assert tokenizer._plain
+    monkeypatch.setattr(tokenizer._plain, "encode", encode)
+    tokenizer.rows(["hello world"], 8)
+    tokenizer.windows(["hello world"], 8, 2)  # which needs to know where each token stands
+    assert seen == ["hello world"]
