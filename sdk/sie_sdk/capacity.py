@@ -127,9 +127,10 @@ def wait(model: str | None, pool: str | None, patience: Patience) -> Call[Capaci
     if model is not None:
         name = yield from _warm_up(model, pool, patience)
         for _ in range(TOLD_WITHIN):
-            if (seen := (yield from get(_for_a_look(patience)))).ready(pool=pool, model=name):
+            seen = yield from get(_for_a_look(patience))
+            if seen.ready(pool=pool, model=name) or (left := _left(patience)) <= 0:
                 break
-            yield Wait(LOOK_EVERY_S, patience.cancel)
+            yield Wait(min(LOOK_EVERY_S, left), patience.cancel)
         return seen
     if pool is None:
         raise InvalidInputError(
@@ -170,8 +171,7 @@ def _compute(info: ModelInfo, model: str, pool: str | None, patience: Patience, 
 def _pause(pool: str, patience: Patience) -> Call[None]:
     if patience.cancel is not None and patience.cancel.is_set():
         raise CancelledByCallerError("The wait was cancelled.")
-    left = patience.deadline_s - _elapsed(patience)
-    if left <= 0:
+    if (left := _left(patience)) <= 0:
         raise DeadlineExceededError(
             f"Pool {pool} had no worker within the deadline of {patience.deadline_s:g} s.",
             limit=patience.deadline_s,
@@ -183,8 +183,11 @@ def _pause(pool: str, patience: Patience) -> Call[None]:
 
 def _for_a_look(patience: Patience) -> Patience:
     """A look may take a second however late it is: what it finds says more than that it was cut short."""
-    left = patience.deadline_s - _elapsed(patience)
-    return msgspec.structs.replace(patience, started=None, deadline_s=max(1.0, left))
+    return msgspec.structs.replace(patience, started=None, deadline_s=max(1.0, _left(patience)))
+
+
+def _left(patience: Patience) -> float:
+    return patience.deadline_s - _elapsed(patience)
 
 
 def _elapsed(patience: Patience) -> float:

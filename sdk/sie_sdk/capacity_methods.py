@@ -74,10 +74,11 @@ class CapacityMethods(Carrier[Http]):
             cancel: a ``threading.Event``; setting it ends the wait.
 
         Returns:
-            The :class:`Capacity` with that worker.
+            The :class:`Capacity` with that worker; without it where the deadline, or five seconds, passed after the
+            word was computed and before the worker told of it.
 
         Raises:
-            DeadlineExceededError: there was none in time.
+            DeadlineExceededError: there was none in time; of a model, nothing was computed in time.
             ModelNotFoundError, PoolNotFoundError: there is no such thing to wait for.
         """
         patience = Patience(True, deadline_s, self._timeout_s, cancel)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from sie_sdk import arguments, chunks
 from sie_sdk.capacity_methods import CapacityMethods
@@ -96,6 +96,21 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._server.shown!r})"
+
+    # What holds a client may be copied; the client stays the one that its owner closes.
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigurationError(
+            "A client does not pickle: its key and its connections stay in its process.",
+            field="client",
+            hint="Send the base_url, and make a client where it is used.",
+        )
 
     @property
     def base_url(self) -> str:

@@ -46,7 +46,8 @@ class Send(msgspec.Struct, frozen=True):
     """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way.
 
     What comes back is its :class:`Reply`, or None if ``cancel`` was set before there was one. ``patience_s``: how long
-    it may wait for a connection, of those that are shared with other calls; None: as long as for the reply.
+    it may wait for a connection, of those that are shared with other calls; None: as long as for the reply. ``texts``:
+    headers that hold any text, for a server that reads them as UTF-8; all others are ASCII.
     """
 
     method: str
@@ -56,6 +57,7 @@ class Send(msgspec.Struct, frozen=True):
     timeout_s: float = 150.0
     cancel: Cancel | None = None
     patience_s: float | None = None
+    texts: dict[str, str] = {}
 
 
 class Wait(msgspec.Struct, frozen=True):

@@ -40,6 +40,20 @@ def request_body(request: Request) -> bytes:
         ) from None
 
 
+def json_body(value: object) -> bytes:
+    """The JSON body of a request about something else than inference.
+
+    Raises:
+        InvalidInputError: a text in it has no form on the wire.
+    """
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"The request has no form on the wire: {error}.", field="body", hint="Texts have no half surrogate pairs."
+        ) from None
+
+
 def _at_fault(request: Request) -> str:
     """The item that has no form by itself, or else the body as a whole."""
     query = {"query": request.query} if isinstance(request, ScoreRequest) else {}

@@ -7,12 +7,9 @@ alive (``leases``).
 from __future__ import annotations
 
 from typing import TypeVar
-from urllib.parse import quote
-
-import msgspec
 
 from sie_sdk import formats, pools
-from sie_sdk.calls import request_headers
+from sie_sdk.calls import escaped, request_headers
 from sie_sdk.effects import Call, Patience, Reply, Send
 from sie_sdk.errors import InvalidInputError, PoolNotFoundError
 from sie_sdk.pools import PoolInfo, PoolSpec
@@ -23,7 +20,7 @@ T = TypeVar("T")
 
 def create(spec: PoolSpec, patience: Patience) -> Call[PoolInfo]:
     """``POST /v1/pools``."""
-    reply = yield from _ask("POST", "", patience, msgspec.json.encode(spec))
+    reply = yield from _ask("POST", "", patience, formats.json_body(spec))
     return read(reply, lambda body, _: pools.read_pool(body))
 
 
@@ -68,4 +65,4 @@ def _ask(method: str, path: str, patience: Patience, body: bytes | None = None) 
 def _path(name: str) -> str:
     if not name:
         raise InvalidInputError("The pool's name is empty.", field="name", hint="client.list_pools() lists them.")
-    return f"/{quote(name, safe='')}"
+    return "/" + escaped("name", name, safe="")

@@ -50,7 +50,7 @@ BEFORE_THE_END = 0.9
 """Of the time that is left, the part a server may hold a request, so that there is some to hear of its job."""
 
 GRACE_S = 10.0
-"""How much longer than the asked hold a reply may take."""
+"""How much longer than the asked hold a reply may take, if there is so much time left."""
 
 
 def settle(request: Send, patience: Patience, *, items: int | None = None, until_queued: bool = False) -> Call[Reply]:
@@ -159,15 +159,15 @@ class _Errand:
                 self.request, headers=headers, timeout_s=timeout_s, cancel=self.patience.cancel, patience_s=remaining
             )
         longest = HOLD_S if self.patience.cancel is None else HOLD_IF_CANCELLABLE_S
-        hold = int(min(longest, remaining))
+        hold = min(longest, remaining * BEFORE_THE_END)
         headers = {
             name: value
             for name, value in self.request.headers.items()
             if name not in ("Content-Type", "Idempotency-Key")
         }
-        if hold:
-            headers["Prefer"] = f"wait={hold}"
-        return Send("GET", self.location, headers, None, hold + GRACE_S, self.patience.cancel, remaining)
+        headers["Prefer"] = f"wait={hold:.3g}"
+        timeout_s = min(hold + GRACE_S, remaining)
+        return Send("GET", self.location, headers, None, timeout_s, self.patience.cancel, remaining)
 
     def _preference(self, remaining: float) -> dict[str, str]:
         """How long work may be held before it becomes a job, for those who cannot wait: a job can be left, and named.

@@ -54,10 +54,13 @@ def _limits(max_connections: int, keep_alive: bool) -> httpx.Limits:
 
 
 def _request(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send) -> httpx.Request:
+    headers = httpx.Headers(send.headers | server.headers)
+    if send.texts:
+        headers.update(httpx.Headers(send.texts, encoding="utf-8"))
     return http.build_request(
         send.method,
         server.base_url + send.path,
-        headers=send.headers | server.headers,
+        headers=headers,
         content=send.body,
         timeout=httpx.Timeout(send.timeout_s, connect=min(CONNECT_TIMEOUT_S, send.timeout_s)),
     )
@@ -77,8 +80,10 @@ def _translated(http: httpx.Client | httpx.AsyncClient, server: Server, send: Se
         raise
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as reason:
         error = _error_of(reason, server.shown, send)
+        if isinstance(error, InvalidInputError):
+            raise error from None  # nothing was sent, and no log knows the request
         error.request_id = send.headers.get("X-Request-ID")
-        raise error from (None if isinstance(error, InvalidInputError) else reason)
+        raise error from reason
 
 
 def _error_of(reason: Exception, server: str, send: Send) -> SIEError:

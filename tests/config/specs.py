@@ -80,13 +80,14 @@ def tasks(draw: st.DrawFn) -> Tasks:
 def profiles(draw: st.DrawFn, tasks: Tasks) -> Profile:
     """Options that go with a model of these tasks, and a LoRA or none."""
     muvera = {"muvera": st.sampled_from([True, {}, {"seed": 7, "projection": None}])} if tasks.multivector else {}
+    dtypes = ["float32", "float16" if tasks.sparse else "int8"]  # which sparse vectors do not come in
     given: dict[str, Any] = draw(
         st.fixed_dictionaries(
             {},
             optional={
                 "is_query": st.booleans(),
                 "normalize": st.booleans(),
-                "output_dtype": st.sampled_from(["float32", "int8"]),
+                "output_dtype": st.sampled_from(dtypes),
                 "instruction": TEXTS,
                 "threshold": st.floats(0, 1),
                 "top_k": SIZES,

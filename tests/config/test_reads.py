@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -193,3 +194,12 @@ async def test_a_look_up_that_leads_nowhere_is_a_typed_error(
 ) -> None:
     answer = await client.post("/v1/configs/resolve", content=body)
     assert (answer.status_code, error(answer)["code"]) == (status, code)
+
+
+async def test_a_look_up_comes_as_it_is_and_packed_is_refused_as_that(client: httpx.AsyncClient) -> None:
+    body = b'{"model": "org/everything"}'
+    for encoding, sent, status in (("identity", body, 200), ("gzip", gzip.compress(body), 415), ("br", body, 415)):
+        answer = await client.post("/v1/configs/resolve", content=sent, headers={"Content-Encoding": encoding})
+        assert answer.status_code == status
+    assert (error(answer)["code"], error(answer)["param"]) == ("UNSUPPORTED_MEDIA_TYPE", "Content-Encoding")
+    assert answer.headers["accept-encoding"] == "identity"

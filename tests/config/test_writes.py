@@ -178,6 +178,7 @@ async def test_the_catalogue_is_rolled_back_to_an_epoch_as_a_new_one(service: Se
         (b"id: [", {"Content-Type": "application/yaml"}, 400, "INVALID_INPUT"),
         (b"{}", {"Content-Type": "application/x-www-form-urlencoded"}, 415, "UNSUPPORTED_MEDIA_TYPE"),
         (b"{}", {"Content-Encoding": "gzip"}, 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (b"id: org/a__b", {"Content-Encoding": "Identity"}, 422, "INVALID_SPEC"),
         (b"a: 1\na: 2", {}, 400, "INVALID_INPUT"),
         (b"- 1", {}, 400, "INVALID_INPUT"),
         (b"", {}, 400, "INVALID_INPUT"),

@@ -20,6 +20,7 @@ from sie_sdk import (
     UnexpectedReplyError,
     capacity,
 )
+from sie_sdk.effects import Patience, Reply, Send, Wait
 from tests.sdk.scripted_server import Answer, ScriptedServer, extracted, json_answer, refused, scores, vectors
 
 Caller = Callable[..., Any]
@@ -69,6 +70,25 @@ def test_a_worker_may_take_a_moment_to_tell_what_it_has_loaded(
     loaded = {"name": "d", "healthy": True, "loaded_models": ["org/m"]}
     server.script.append(json_answer({"type": "gateway", "workers": [loaded]}))
     assert [worker.name for worker in call("wait_for_capacity", "m").ready(model="m")] == ["d"]
+
+
+def test_a_worker_that_does_not_tell_is_looked_for_until_the_deadline_and_no_longer() -> None:
+    clock, waits = 0.0, []
+    call = capacity.wait("m", None, Patience(deadline_s=2.5, now=lambda: clock))
+    replies = {"/v1/models/m": model("dense"), "/v1/encode/m": vectors(), "/health": json_answer(COLD)}
+    effect = next(call)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            came = None
+            if isinstance(effect, Send):
+                answer = replies[effect.path]
+                came = Reply(answer.status, {"content-type": answer.headers["Content-Type"]}, answer.body)
+            elif isinstance(effect, Wait):
+                waits.append(effect.seconds)
+                clock += effect.seconds
+            effect = call.send(came)
+    assert waits == [1.0, 1.0, 0.5]
+    assert ended.value.value.workers == [], "the word was computed, which is no error"
 
 
 def test_a_server_that_is_no_gateway_says_so(server: ScriptedServer, call: Caller) -> None:

@@ -17,12 +17,13 @@ from sie_sdk import (
     CancelledByCallerError,
     ConfigurationError,
     ConnectionFailedError,
+    DeadlineExceededError,
     JobStatus,
     Progress,
     SIEAsyncClient,
     SIEClient,
 )
-from tests.sdk.scripted_server import ScriptedServer, accepted, computed, vectors
+from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, accepted, computed, vectors
 
 Caller = Callable[..., Any]
 
@@ -132,6 +133,22 @@ def call_of_silent(request: pytest.FixtureRequest, finished: Caller) -> Iterator
         made = request.node.callspec.params["finished"](f"http://127.0.0.1:{silent.getsockname()[1]}")
         yield lambda method, *args, **keywords: finished(getattr(made, method)(*args, **keywords))
         finished(made.close())
+
+
+def test_a_server_that_says_nothing_of_a_job_is_given_up_at_the_deadline(server: ScriptedServer, call: Caller) -> None:
+    left, began = threading.Event(), time.monotonic()
+
+    def falls_silent(asked: Asked) -> Answer:
+        if asked.method == "GET":
+            left.wait(30)
+        return accepted(JobStatus("j1"))
+
+    server.computes = falls_silent
+    with pytest.raises(DeadlineExceededError, match=r"did not answer in time.* stays queued as job j1") as caught:
+        call("encode", "m", "a", deadline_s=0.5)
+    assert (caught.value.field, caught.value.details["job"]) == ("deadline_s", "j1")
+    assert time.monotonic() - began < 5.0, "a look may take 10 s more than its hold"
+    left.set()
 
 
 def test_an_exception_of_the_progress_callback_ends_the_call(server: ScriptedServer, call: Caller) -> None:

@@ -27,6 +27,7 @@ from sie_sdk.integrations import absent, embeddings
 from sie_sdk.integrations.connection import Connection, found
 from sie_sdk.keywords import CallKeywords
 from sie_sdk.types import Entity, ExtractResult
+from tests.sdk.scripted_server import ScriptedServer, computed
 
 TERMS: CallKeywords = {"options": {"overflow_policy": "error"}, "deadline_s": 9.0, "pool": None}
 NOWHERE = "http://127.0.0.1:1"
@@ -163,6 +164,45 @@ def test_a_copy_shares_no_connection_and_goes_to_the_same_place() -> None:
         assert (own.base_url, own._server, own._timeout_s) == (client.base_url, client._server, client._timeout_s)
 
 
+@pytest.mark.parametrize("given", ["client", "async_client"])
+def test_a_client_that_was_given_is_shared_by_copies_and_does_not_pickle(server: ScriptedServer, given: str) -> None:
+    server.computes = computed
+    own: Any = SIEClient(server.url) if given == "client" else SIEAsyncClient(server.url)
+    asyncio.run(Connection(**{given: own}).aencode("m", ["1"]))  # one that was used holds sockets and locks
+    connection = Connection(**{given: own})
+    for other in (copy.copy(connection), copy.deepcopy(connection)):
+        assert (other._given or other._given_async) is own
+    with pytest.raises(ConfigurationError, match="does not pickle") as caught:
+        pickle.dumps(connection)
+    assert caught.value.field == "client"
+
+
+def test_a_shallow_copy_of_a_part_shares_its_connection_and_a_deep_one_does_not() -> None:
+    fields = pytest.importorskip("sie_sdk.integrations.fields", exc_type=ImportError)
+    part = fields.Connected(base_url=NOWHERE)
+    shared = part.connection
+    assert copy.copy(part).connection is shared and part.model_copy().connection is shared
+    assert copy.deepcopy(part).connection is not shared and part.model_copy(deep=True).connection is not shared
+
+
+def test_a_part_with_a_client_of_its_owner_does_not_pickle_without_it() -> None:
+    fields = pytest.importorskip("sie_sdk.integrations.fields", exc_type=ImportError)
+
+    class Leaving(fields.Connected):  # type: ignore[misc, name-defined]
+        """As LlamaIndex's parts: what does not pickle is left out."""
+
+        def __getstate__(self) -> dict[Any, Any]:
+            state: dict[Any, Any] = super().__getstate__()
+            state["__dict__"].pop("client")
+            return state
+
+    with SIEClient(NOWHERE) as own:
+        part = Leaving(client=own)
+        assert copy.deepcopy(part).client is own
+        with pytest.raises(ConfigurationError, match="does not pickle"):
+            part.__getstate__()
+
+
 async def test_an_event_loop_has_one_client_and_another_loop_another() -> None:
     connection = Connection(NOWHERE)
     client = connection._async_client()
@@ -174,6 +214,24 @@ async def test_an_event_loop_has_one_client_and_another_loop_another() -> None:
     assert await asyncio.to_thread(lambda: asyncio.run(other())) is not client
     await connection.aclose()
     assert connection._async_client() is not client
+
+
+LOOPS = """
+import asyncio, gc, os, sys
+from sie_sdk.integrations.connection import Connection
+connection, opened = Connection(sys.argv[1]), []
+for _ in range(20):
+    assert len(asyncio.run(connection.aencode("m", ["1"]))) == 1
+    gc.collect()
+    opened.append(len(os.listdir("/dev/fd")))
+assert len(connection._by_loop) == 1, connection._by_loop
+assert max(opened) == opened[1], opened
+"""
+
+
+def test_an_event_loop_that_has_ended_keeps_neither_client_nor_socket(server: ScriptedServer) -> None:
+    server.computes = computed
+    subprocess.run([sys.executable, "-c", LOOPS, server.url], check=True, timeout=60)
 
 
 async def test_closing_closes_the_clients_that_were_made_and_no_others() -> None:

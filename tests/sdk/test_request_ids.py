@@ -25,7 +25,6 @@ CASES: dict[str, tuple[Answer, dict[str, Any]]] = {
     "a connection that is cut": (Answer(hang_up=True), {"wait_for_capacity": False}),
     "a deadline": (refused(QueueFullError("Full.", retry_after=9.0)), {"deadline_s": 0.01}),
     "a cancel": (vectors(), {"cancel": STOPPED}),
-    "a key that cannot be sent": (vectors(), {"idempotency_key": "one\ntwo"}),
     "a body that says it is packed": (Answer(200, b"no", {"Content-Encoding": "gzip"}), {}),
 }
 
@@ -52,6 +51,14 @@ def test_an_error_of_a_long_list_names_its_request_and_its_items(
     assert caught.value.request_id
     start, stop = caught.value.details["items"]
     assert 0 <= start < stop <= 600
+
+
+def test_what_cannot_be_sent_is_no_request_and_has_no_id(server: ScriptedServer, call: Caller) -> None:
+    for items in ("a", ["a"] * 600):
+        with pytest.raises(InvalidInputError, match="Idempotency-Key") as caught:
+            call("encode", "m", items, idempotency_key="one\ntwo")
+        assert caught.value.request_id is None
+    assert not server.asked
 
 
 def test_an_error_of_nobody_listening_names_its_request() -> None:

@@ -17,10 +17,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import clock
-from sie_broker.http_body import read_body
 from sie_broker.jetstream.connection import cancelled
 from sie_config.api import preconditions
 from sie_config.api.auth import Access
+from sie_config.api.body import read_body
 from sie_config.api.bundle_reads import Bundles
 from sie_config.api.export import Export, as_yaml
 from sie_config.deployment import placement

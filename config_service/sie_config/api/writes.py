@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_broker.http_body import read_body
 from sie_config.api import answers, edits, preconditions, write_terms
 from sie_config.api.answers import Done, Seen, Told
 from sie_config.api.auth import Access
+from sie_config.api.body import read_body
 from sie_config.api.edits import Wanted
 from sie_config.api.history import whole_number
 from sie_config.api.write_terms import Terms
@@ -30,7 +30,7 @@ from sie_config.epochs.writer import Request as Asked
 from sie_config.model import plain
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk import wire
-from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, UnsupportedMediaTypeError
+from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError
 
 SHORT_BYTES = 16 * 1024
 """A body up to this is read at once; reading a longer one would hold up everybody's reads."""
@@ -178,10 +178,6 @@ class _Etag(msgspec.Struct):
 
 
 async def _read(request: Request, further: tuple[str, ...] = ()) -> Sent:
-    if encoding := request.headers.get("content-encoding", ""):
-        raise UnsupportedMediaTypeError(
-            f"The body is encoded as {encoding[:64]!r}.", field="Content-Encoding", hint="Send it as it is."
-        )
     query = dict(request.query_params)
     content = await read_body(request, plain.MAX_BYTES)
     place = f"{request.method} {request.url.path}"

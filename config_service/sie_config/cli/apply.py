@@ -17,8 +17,9 @@ from sie_config.cli.service import EPOCH, ConfigService, asks_config, model_path
 from sie_config.deployment import bundle_spec
 from sie_config.model import model_spec, validation
 from sie_sdk.cli import exits
+from sie_sdk.cli.seconds import Seconds
 from sie_sdk.cli.server import as_json
-from sie_sdk.errors import ConfigurationError, DeadlineExceededError, SIEError
+from sie_sdk.errors import DeadlineExceededError, SIEError
 
 APPLY = "/v1/configs/apply"
 DIFFERS = 2
@@ -51,7 +52,9 @@ class _ForPrograms(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except ConfigurationError as error:
+        except SIEError as error:
+            if exits.code(error) != DIFFERS:
+                raise
             exits.tell(error)
             ctx.exit(1)
 
@@ -114,7 +117,9 @@ def diff(service: ConfigService, paths: Sequence[str], owner: str, prune: bool, 
 @_ownership
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--note", default="", metavar="TEXT", help="Why, for the history: a commit, say.")
-@click.option("--wait", "wait_s", type=float, default=0.0, metavar="SECONDS", help="Until it is served everywhere.")
+@click.option(
+    "--wait", "wait_s", type=Seconds(min=0), default=0.0, metavar="SECONDS", help="Until it is served everywhere."
+)
 @as_json
 @asks_config
 def apply(

@@ -15,13 +15,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import click
 import httpx
 import msgspec
 
-from sie_sdk import calls, refusals
+from sie_config.api.write_terms import LONGEST_ACTOR
+from sie_sdk import calls, formats, refusals
 from sie_sdk.client import SIEClient
 from sie_sdk.effects import Call, Patience, Reply, Send
 from sie_sdk.errors import (
@@ -121,16 +122,16 @@ class ConfigService:
         seen, first = since, True
         client = self._service or self._server
         while True:
-            headers = {"Accept": "text/event-stream"} | ({} if seen is None else {"Last-Event-ID": str(seen)})
-            if self._token:
-                headers["Authorization"] = f"Bearer {self._token}"
+            headers = calls.request_headers("text/event-stream") | client._server.headers
+            if seen is not None:
+                headers["Last-Event-ID"] = str(seen)
             try:
                 timeout = httpx.Timeout(TIMEOUT_S, read=SILENT_S)
                 with httpx.stream("GET", client.base_url + path, headers=headers, timeout=timeout) as stream:
                     if first or (stream.is_client_error and stream.status_code != httpx.codes.TOO_MANY_REQUESTS):
                         _check(stream)
                     first = False
-                    for event in _events(stream.iter_lines() if stream.is_success else ()):
+                    for event in _events(_lines(stream.iter_bytes()) if stream.is_success else ()):
                         seen = int(event["id"])
                         yield event["event"], msgspec.json.decode(event["data"])
             except httpx.HTTPError as error:
@@ -156,13 +157,13 @@ class ConfigService:
     ) -> Any:
         """The JSON answer of a write, which is done once however often it has to be sent. Errors as `read`."""
         query = ({"dry_run": "true"} if dry_run else {}) | ({"note": note} if note else {})
-        told = calls.request_headers("application/json") | {"X-SIE-Actor": actor(), **(headers or {})}
+        told = calls.request_headers("application/json") | dict(headers or {})
         if not dry_run:
             told["Idempotency-Key"] = uuid.uuid4().hex
         data = None
         if body is not None:
-            told["Content-Type"], data = "application/json", msgspec.json.encode(body)
-        return _json(self._ask(Send(method, _path(path, query), told, data)))
+            told["Content-Type"], data = "application/json", formats.json_body(body)
+        return _json(self._ask(Send(method, _path(path, query), told, data, texts={"X-SIE-Actor": actor()})))
 
     def as_planned(self, planned: Mapping[str, Any]) -> dict[str, str]:
         """Headers of a write that is refused once the catalogue is another than that of the plan somebody looks at.
@@ -227,22 +228,34 @@ class ConfigService:
 
 def actor() -> str:
     """Who writes, for the history: what ``SIE_ACTOR`` says, else the user and the machine."""
-    if named := os.environ.get("SIE_ACTOR"):
-        return named[:128]
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"[:128]
-    except (KeyError, OSError):  # a container's user may have no name
-        return socket.gethostname()[:128]
+    if not (named := os.environ.get("SIE_ACTOR")):
+        try:
+            named = f"{getpass.getuser()}@{socket.gethostname()}"
+        except (KeyError, OSError):  # a container's user may have no name
+            named = socket.gethostname()
+    # What does not print, a byte that is not UTF-8 among it, no header may have, and the service keeps it as a blank.
+    return "".join(letter if letter.isprintable() else " " for letter in named)[:LONGEST_ACTOR].strip()
 
 
 def model_path(model: str) -> str:
     """The path of a model."""
-    return f"/v1/configs/models/{quote(model, safe='/:')}"
+    return "/v1/configs/models/" + calls.escaped("model", model, safe="/:")
 
 
 def _check(stream: httpx.Response) -> None:
     if not stream.is_success:
-        raise refusals.read_error(stream.status_code, stream.headers, stream.read())
+        error = refusals.read_error(stream.status_code, stream.headers, stream.read())
+        error.request_id = error.request_id or stream.request.headers["X-Request-ID"]
+        raise error
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a stream. httpx ends some within an event too, at line separators that JSON leaves as they are."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode(errors="replace")
 
 
 def _events(lines: Iterable[str]) -> Iterator[dict[str, str]]:
@@ -270,7 +283,7 @@ def _own_token(url: str) -> str | None:
 
 
 def _path(path: str, query: Mapping[str, str]) -> str:
-    return f"{path}?{urlencode(query)}" if query else path
+    return f"{path}?{urlencode(query, errors='replace')}" if query else path
 
 
 def _json(reply: Reply) -> Any:

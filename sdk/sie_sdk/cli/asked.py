@@ -15,6 +15,7 @@ import msgspec
 from sie_sdk.cli import inputs
 from sie_sdk.cli.completion import model_names
 from sie_sdk.cli.inputs import InputOptions
+from sie_sdk.cli.seconds import Seconds
 from sie_sdk.types import OutputDtype, OutputType, Priority
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,7 +61,7 @@ _EVERY = (
     click.option(
         "--deadline",
         metavar="SECONDS",
-        type=float,
+        type=Seconds(min=0),
         default=DEADLINE_S,
         show_default=True,
         help="Seconds a request may take, waits included.",
@@ -138,7 +139,7 @@ def _choice(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"--option {text} is not KEY=VALUE, such as dimensions=256.")
     try:
         return key, msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError):
         return key, value
 
 

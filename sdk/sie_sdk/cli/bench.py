@@ -17,6 +17,7 @@ from sie_sdk.cli import asked as options
 from sie_sdk.cli import delivery, exits, inputs
 from sie_sdk.cli.load import Load, Tally
 from sie_sdk.cli.progress import Bar, Meter, Narrator, Silence, duration
+from sie_sdk.cli.seconds import Seconds
 from sie_sdk.cli.server import as_json, asks_server, print_rows
 from sie_sdk.types import Operation
 
@@ -130,7 +131,7 @@ WORDS = [
 @click.option("--file", "-f", type=click.File("rb"), help="Take texts from a file instead, a line each.")
 @click.option("--label", "-l", "labels", multiple=True, help="For extract: what to look for; repeatable.")
 @click.option(
-    "--seconds", "-s", metavar="S", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, help="How long."
+    "--seconds", "-s", metavar="S", type=Seconds(0.1, 3600), default=10.0, show_default=True, help="How long."
 )
 @click.option(
     "--requests", metavar="N", type=click.IntRange(1), help="Stop after so many requests, if that is earlier."

@@ -6,7 +6,6 @@ Owns their arguments and what they say. Not here: what requests may ask for (``m
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import click
 
@@ -67,7 +66,9 @@ def show(client: SIEClient, name: str, as_json: bool) -> None:
       sie config show bge-m3
       sie config show bge-m3 --json | jq .tasks.dense
     """
-    path = f"{MODELS}/{quote(name, safe='/:')}"
+    from sie_sdk import calls
+
+    path = f"{MODELS}/" + calls.escaped("model", name, safe="/:")
     if as_json:
         print_rows([get(client, path)])
     else:
@@ -86,9 +87,10 @@ def bundles(client: SIEClient, name: str | None, as_json: bool) -> None:
       sie config bundles
       sie config bundles default
     """
+    from sie_sdk import calls
     from sie_sdk.cli import tables
 
-    path = BUNDLES if name is None else f"{BUNDLES}/{quote(name, safe='')}"
+    path = BUNDLES if name is None else f"{BUNDLES}/" + calls.escaped("bundle", name, safe="")
     if name is not None and not as_json:
         click.echo(get_text(client, path), nl=False)
         return

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from sie_sdk.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError, SIEError
+from sie_sdk.errors import (
+    ConfigurationError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    InvalidInputError,
+    SIEError,
+)
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -25,6 +31,8 @@ def code(error: SIEError) -> int:
     """The process's exit code for an error."""
     match error:
         case ConfigurationError():
+            return 2
+        case InvalidInputError(request_id=None):  # no server said so
             return 2
         case ConnectionFailedError():
             return 3

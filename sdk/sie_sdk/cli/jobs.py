@@ -27,6 +27,7 @@ from sie_sdk.cli.asked import (
     score_options,
 )
 from sie_sdk.cli.progress import Meter, Narrator, Silence
+from sie_sdk.cli.seconds import Seconds
 from sie_sdk.cli.server import as_json, asks_server, print_rows
 from sie_sdk.errors import (
     ConnectionFailedError,
@@ -51,7 +52,7 @@ _ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 _deadline = click.option(
     "--deadline",
     metavar="SECONDS",
-    type=float,
+    type=Seconds(min=0),
     default=DEADLINE_S,
     show_default=True,
     help="Seconds to wait for each; the job goes on.",
@@ -169,7 +170,7 @@ def wait(client: SIEClient, ids: tuple[str, ...], deadline: float, quiet: bool, 
         except (ConnectionFailedError, DeadlineExceededError, UnexpectedReplyError, JobNotFoundError):
             raise
         except SIEError as error:
-            if is_of_the_server(error):
+            if is_of_the_server(error) or error.request_id is None:  # without a request, nobody said that it failed
                 raise
             rows.append(JobStatus(part, "failed", message=error.message))
         else:
@@ -252,6 +253,7 @@ def _status(client: SIEClient, id: str) -> JobStatus:
             read(reply, lambda body, _: results.operation_of(body))  # a page of a proxy is no result
             return JobStatus(id, "done")
         error = refusals.read_error(reply.status, reply.headers, reply.body)
+        error.request_id = reply.request_id
         if (queued := still_queued(id, error)) is not None:
             return queued
         if is_of_the_server(error) or isinstance(error, (JobNotFoundError, UnexpectedReplyError)):

@@ -11,6 +11,7 @@ import click
 
 from sie_sdk.cli.completion import model_names
 from sie_sdk.cli.group import Noun
+from sie_sdk.cli.seconds import Seconds
 from sie_sdk.cli.server import as_json, asks_server, print_rows
 from sie_sdk.errors import PoolNotFoundError
 from sie_sdk.pools import DEFAULT_TTL_S
@@ -63,7 +64,14 @@ def every(client: SIEClient, as_json: bool) -> None:
     help="At most N workers of a machine profile; repeatable.",
 )
 @click.option("--minimum", type=int, default=0, show_default=True, help="Workers of each profile that are kept up.")
-@click.option("--ttl", type=float, default=DEFAULT_TTL_S, show_default=True, help="Seconds it lives without a renewal.")
+@click.option(
+    "--ttl",
+    metavar="SECONDS",
+    type=Seconds(min=0),
+    default=DEFAULT_TTL_S,
+    show_default=True,
+    help="Seconds it lives without a renewal.",
+)
 @click.option("--bundle", default="default", show_default=True, help="The bundle its workers run.")
 @click.option(
     "--pin",

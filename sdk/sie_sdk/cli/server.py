@@ -86,12 +86,12 @@ def get_text(client: SIEClient, path: str) -> str:
 
 
 def _asked(client: SIEClient, path: str, accept: str, body: object, reader: Callable[[bytes, str | None], Any]) -> Any:
-    from sie_sdk import calls
+    from sie_sdk import calls, formats
     from sie_sdk.effects import Call, Patience, Send
     from sie_sdk.settle import read, settle
 
     headers = calls.request_headers(accept) | ({} if body is None else {"Content-Type": "application/json"})
-    data = None if body is None else msgspec.json.encode(body)
+    data = None if body is None else formats.json_body(body)
     send = Send("GET" if body is None else "POST", path, headers, data, TIMEOUT_S)
     patience = Patience(wait_for_capacity=False, deadline_s=TIMEOUT_S, timeout_s=TIMEOUT_S)
 

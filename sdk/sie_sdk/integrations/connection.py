@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from typing import Any, Unpack
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -42,10 +41,11 @@ class Connection:
         self._made: SIEClient | None = None
         self._making = threading.Lock()
         # A connection belongs to the loop that opened it; frameworks run one loop after the other.
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, SIEAsyncClient] = WeakKeyDictionary()
+        self._by_loop: dict[asyncio.AbstractEventLoop, SIEAsyncClient] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Frameworks copy their parts, and send them to other processes. Sockets stay here.
+        # Frameworks copy their parts, and send them to other processes. Sockets stay here; a client that was given is
+        # shared by copies, and does not pickle.
         return Connection, (*self._where, self._given, self._given_async)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -134,6 +134,8 @@ class Connection:
             return None
         loop = asyncio.get_running_loop()
         if (made := self._by_loop.get(loop)) is None:
+            for ended in [each for each in [*self._by_loop] if each.is_closed()]:
+                self._by_loop.pop(ended, None)
             base_url, api_key, timeout_s = self._where
             self._by_loop[loop] = made = SIEAsyncClient(base_url, api_key=api_key, timeout_s=timeout_s)
         return made

@@ -52,6 +52,12 @@ class Connected(BaseModel):
             self.base_url = given.base_url
         return self
 
+    def __getstate__(self) -> dict[Any, Any]:
+        # LlamaIndex leaves out of a pickle what does not go into it: the part would come out without its client.
+        if (given := self.client or self.async_client) is not None:
+            given.__reduce__()
+        return super().__getstate__()
+
     @property
     def connection(self) -> Connection:
         """What the calls go through; made on first use."""

@@ -116,5 +116,5 @@ def test_lines_that_come_at_once_go_together_and_the_one_at_fault_is_named_by_it
         process.stdout.readline()
         process.stdin.write('8\n{"text": "9", "metadata": {"n": 18446744073709551616}}\n')
         process.stdin.close()
-        assert process.wait() == 1
+        assert process.wait() == 2
         assert "The input at fault is number 3." in process.stderr.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from sie_sdk import (
     AssignedWorker,
+    InvalidInputError,
     ModelNotFoundError,
     PoolInfo,
     PoolNotFoundError,
@@ -235,10 +237,58 @@ def test_a_passed_deadline_is_exit_code_4(server: ScriptedServer) -> None:
         ["pools", "create", "team-a"],
         ["pools", "create", "team-a", "-w", "cpu"],
         ["nothing"],
+        ["encode", "m", "a", "--deadline", "nan"],
+        ["jobs", "wait", "a", "--deadline", "inf"],
+        ["jobs", "result", "a", "--deadline", "-1"],
+        ["bench", "m", "--seconds", "nan"],
+        ["pools", "create", "team-a", "-w", "cpu=1", "--ttl", "inf"],
+        ["config", "apply", "specs", "--wait", "nan"],
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert sie(*arguments).exit_code == 2
+
+
+BYTES = os.fsdecode(b"a\xff")
+"""An argument that is not UTF-8, as Python hands it over."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["encode", "m", BYTES],
+        ["encode", "m", "a", "--option", f"a={BYTES}"],
+        ["encode", "m", "a", "--pool", BYTES],
+        ["jobs", "wait", BYTES],
+        ["config", "show", BYTES],
+        ["config", "bundles", BYTES],
+        ["config", "resolve", BYTES],
+        ["config", "delete", BYTES],
+        ["pools", "create", BYTES, "-w", "cpu=1"],
+        ["pools", "delete", BYTES],
+        ["pools", "delete", ""],
+    ],
+)
+def test_an_argument_that_cannot_be_sent_is_one_line_and_exit_code_2(
+    server: ScriptedServer, arguments: list[str]
+) -> None:
+    done = sie(*arguments, "--url", server.url)
+    assert (done.exit_code, done.stdout) == (2, ""), done.exception
+    assert "Error: " in done.stderr and "Traceback" not in done.stderr
+    assert not server.asked
+
+
+@pytest.mark.parametrize("named", [{"X-Request-ID": "r-error"}, {}])
+def test_what_a_server_refuses_is_exit_code_1_whether_it_names_the_request_or_not(
+    server: ScriptedServer, named: dict[str, str]
+) -> None:
+    refusal = refused(InvalidInputError("No."))
+    refusal.headers = {"Content-Type": wire.JSON} | named
+    server.computes = lambda _: refusal
+    for command in (["encode", "m", "a"], ["jobs", "result", "a"], ["pools"], ["config", "resolve", "m"]):
+        done = sie(*command, "--url", server.url)
+        known_as = named.get("X-Request-ID", server.asked[-1].headers["x-request-id"])
+        assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, f"Request: {known_as}")
 
 
 @pytest.mark.parametrize("reply", [{}, [], 5, {"models": 5, "bundles": [{}], "model": {}}, {"lanes": [{}]}])

@@ -136,10 +136,11 @@ def test_what_is_no_answer_about_a_job_is_an_error_and_not_how_it_stands(
     assert done.stderr.startswith("Error: ") and told in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["status", "result"])
-def test_an_empty_id_is_none(verb: str) -> None:
-    done = sie("jobs", verb, "", "--url", "http://127.0.0.1:1")
-    assert (done.exit_code, done.stdout) == (1, "")
+@pytest.mark.parametrize("verb", ["status", "wait", "result"])
+@pytest.mark.parametrize("id", ["", ","])
+def test_an_empty_id_is_none(verb: str, id: str) -> None:
+    done = sie("jobs", verb, id, "--url", "http://127.0.0.1:1")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: '' is no job's id.")
 
 

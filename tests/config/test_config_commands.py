@@ -1,0 +1,73 @@
+"""The commands of ``sie config`` that write, against a config service that is reached over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+import yaml
+
+from sie_config.model import model_spec
+from tests.config.served import ADMIN, Service, served
+from tests.conftest import eventually
+from tests.ingress.conftest import SPEC
+from tests.sdk.cli.running import sie
+
+BYTES = os.fsdecode(b"a\xff")
+"""An argument that is not UTF-8, as Python hands it over."""
+
+
+@pytest.fixture
+async def reached() -> AsyncIterator[tuple[str, Service]]:
+    """Where the service is, and what it keeps."""
+    async with served(SPEC) as service:
+        server = uvicorn.Server(uvicorn.Config(service.app, port=0, log_level="error", lifespan="off"))
+        running = asyncio.create_task(server.serve())
+        await eventually(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", service
+        finally:
+            server.should_exit = True
+            await running
+
+
+@pytest.mark.parametrize(
+    ("actor", "kept"),
+    [
+        ("José", "José"),
+        ("é" * 200, "é" * 128),
+        (" Ada\nLovelace ", "Ada Lovelace"),
+        (os.fsdecode(b"Jos\xe9"), "Jos"),
+    ],
+    ids=["beyond ASCII", "too long", "two lines", "not UTF-8"],
+)
+async def test_a_name_of_any_letters_is_in_the_history(
+    reached: tuple[str, Service], monkeypatch: pytest.MonkeyPatch, actor: str, kept: str
+) -> None:
+    url, service = reached
+    monkeypatch.setenv("SIE_ACTOR", actor)
+    asked = ("config", "delete", SPEC.id, "--yes", "--config-url", url, "--admin-token", ADMIN)
+    done = await asyncio.to_thread(sie, *asked)
+    assert (done.exit_code, done.stderr) == (0, "")
+    (write, *_) = (await service.send("GET", "/history")).json()["events"]
+    assert (write["kind"], write["actor"]) == ("delete", kept)
+
+
+async def test_a_note_that_is_not_utf_8_is_written_and_an_owner_is_refused(
+    reached: tuple[str, Service], tmp_path: Path
+) -> None:
+    url, service = reached
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(model_spec.document(SPEC) | {"licence": "mit"}))
+    to = ("--config-url", url, "--admin-token", ADMIN)
+    for verb, code in (("apply", 2), ("diff", 1)):
+        done = await asyncio.to_thread(sie, "config", verb, str(tmp_path), "--owner", BYTES, *to)
+        assert (done.exit_code, done.stdout) == (code, "")
+        assert done.stderr.startswith("Error: The request has no form on the wire")
+    done = await asyncio.to_thread(sie, "config", "apply", str(tmp_path), "--yes", "--note", BYTES, *to)
+    assert done.exit_code == 0, done.output
+    (write, *_) = (await service.send("GET", "/history")).json()["events"]
+    assert (write["kind"], write["note"]) == ("apply", "a?")
