@@ -86,6 +86,13 @@ def test_pairs_and_queries_filled_up_run_there(tmp_path: Path) -> None:
         same_shapes(beside, elsewhere(beside, tmp_path), some)
 
 
+def test_the_paddings_id_inside_a_text_runs_there(tmp_path: Path) -> None:
+    beside = on_cpu("xlm-roberta", tmp_path)
+    rows = rows_of("xlm-roberta", tmp_path)
+    rows[2].ids[3] = 1
+    same_shapes(beside, elsewhere(beside, tmp_path), rows)
+
+
 @pytest.mark.parametrize("family", ["jina_bert", "jina_bert_qk"])
 def test_slopes_run_there(family: str, tmp_path: Path) -> None:
     spec = test_jina_bert.spec(test_jina_bert.make(tmp_path, 4, family == "jina_bert_qk"), family)

@@ -6,7 +6,9 @@ From the parsed request to the bytes of the reply and back through the client's 
 from __future__ import annotations
 
 import copy
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,8 +17,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from sie_bundle.engine.row import row
 from sie_bundle.models.model import EncoderModel
-from sie_bundle.operations import encode
+from sie_bundle.models.tokenization import Tokenizer
+from sie_bundle.operations import encode, tokens
 from sie_bundle.operations.muvera import Muvera
 from sie_bundle.operations.options import Options
 from sie_config.model.tasks import Dense, Multivector, Pooling, Tasks
@@ -315,3 +319,13 @@ def test_quantisation_is_that_of_the_whole_batch_row_by_row(tiny: EncoderModel) 
     rows = quantize(dense(tiny), "int8").rows
     found = [result.dense for result in run(tiny, output_dtype="int8")]
     assert np.array_equal(np.stack([row for row in found if row is not None]), rows)
+
+
+def test_a_tokenizer_goes_with_its_model_although_its_punctuation_was_looked_for(tiny_folder: Path) -> None:
+    tokenizer, vectors = Tokenizer.load(tiny_folder), np.ones((2, 1), np.float32)
+    task = Multivector(dim=1, projection="", skip_punctuation=True)
+    assert tokens.kept([vectors], [row([4, 5])], tokenizer, task, is_query=False)
+    gone = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert gone() is None

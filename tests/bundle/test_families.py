@@ -17,6 +17,7 @@ import pytest
 from sie_bundle.engine import native
 from sie_bundle.engine.outputs import Outputs, SparseRow
 from sie_bundle.engine.row import Row, row
+from sie_bundle.models.architecture import described
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.family import FAMILIES
 from sie_bundle.models.model import EncoderModel
@@ -86,11 +87,14 @@ def rows_of(kind: str, folder: Path) -> list[Row]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", PACKED)
 def test_every_head_of_every_family_equals_transformers(kind: str, way: str, tmp_path: Path) -> None:
-    model = load(kind, tmp_path, kernels=WAYS[way])
-    rows = rows_of(kind, tmp_path)
+    equals_transformers(kind, load(kind, tmp_path, kernels=WAYS[way]), tmp_path, rows_of(kind, tmp_path))
+
+
+def equals_transformers(kind: str, model: EncoderModel, folder: Path, rows: list[Row]) -> None:
+    """Every head of every row."""
     outputs = model.forward(rows, {head: range(len(rows)) for head in model.heads})
     for i, each in enumerate(rows):
-        wanted = random_models.reference(kind, tmp_path, each.ids.tolist())
+        wanted = random_models.reference(kind, folder, each.ids.tolist())
         for head in model.heads:
             expected, got = expectation(head, wanted, each, model), numbers(outputs[head], i, model)
             if head == "multivector":  # the reference leaves the first out, which here is done after the head
@@ -164,6 +168,18 @@ def test_a_text_alone_equals_the_same_text_in_a_batch(kind: str, way: str, tmp_p
         assert np.abs(numbers(alone, 0, model) - numbers(together, i, model)).max() < 1e-6
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "camembert", "mpnet"])
+def test_the_paddings_id_inside_a_text_has_the_position_that_transformers_gives_it(
+    kind: str, way: str, tmp_path: Path
+) -> None:
+    model = load(kind, tmp_path, kernels=WAYS[way])
+    rows, padding = rows_of(kind, tmp_path), int(KINDS[kind].config["pad_token_id"])
+    for i, places in {1: [0], 2: [3, 4, 9], 3: [39], 5: [0, 1]}.items():
+        rows[i].ids[places] = padding
+    equals_transformers(kind, model, tmp_path, rows)
+
+
 REWRITTEN: list[tuple[str, dict[str, object]]] = [
     ("bert", {"is_decoder": True}),
     ("roberta", {"is_decoder": True}),
@@ -202,6 +218,15 @@ def test_what_a_config_says_otherwise_or_not_at_all_means_what_it_means_to_trans
     [
         ("albert", "num_hidden_groups", 3),
         ("nomic-bert", "rotary_emb_interleaved", True),
+        ("nomic-bert", "rotary_scaling_factor", 2.0),
+        ("nomic-bert", "rotary_emb_scale_base", 512.0),
+        ("nomic-bert", "causal", True),
+        ("bert", "position_embedding_type", "relative_key"),
+        ("xlm-roberta", "position_embedding_type", "relative_key_query"),
+        ("electra", "position_embedding_type", "relative_key"),
+        ("albert", "position_embedding_type", "relative_key"),
+        ("modernbert", "local_attention", -1),
+        ("mistral", "sliding_window", -1),
         ("gte", "position_embedding_type", "absolute"),
         ("qwen2", "layer_types", ["full_attention", "chunked_attention", "full_attention"]),
     ],
@@ -214,6 +239,19 @@ def test_a_config_that_asks_for_what_is_not_computed_is_refused(
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ModelLoadFailedError, match=name):
         Checkpoint(spec, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, record in FAMILIES.items() if record.words])
+def test_a_config_that_leaves_the_norms_epsilon_out_means_its_familys(name: str) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "max_position_embeddings": 8}
+    record, said = FAMILIES[name], sizes | {"vocab_size": 8, "model_type": name}
+    given = {record.config.get(field, field): value for field, value in said.items()}
+    # What transformers has no class of is published with code whose own is that of the family it comes from.
+    known = {"new": "gte", "jina_bert": "bert", "jina_bert_qk": "bert", "llama_bidirec": "llama"}.get(name, name)
+    theirs = random_models.transformers.AutoConfig.for_model(known)
+    wanted = [getattr(theirs, own) for own in ("layer_norm_eps", "rms_norm_eps", "norm_eps") if hasattr(theirs, own)]
+    # DistilBERT's is fixed in its code.
+    assert described(record, given, Path("config.json")).config.layer_norm_eps == (wanted or [1e-12])[0]
 
 
 def test_null_in_a_config_asks_for_nothing(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from sie_bundle.engine.positions import slopes
 from sie_bundle.engine.row import row
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Dense, Tasks
+from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model
 
 HIDDEN, LAYERS, INNER, POSITIONS = 48, 3, 40, 400
@@ -112,6 +113,15 @@ def test_a_mixed_batch_equals_the_formulas_text_by_text(heads: int, family: str,
     for each, vector in zip(rows, tiny_model.vectors(model, rows), strict=True):
         wanted = reference(folder, each.ids.tolist(), heads, qk)
         assert np.abs(vector - wanted).max() < 2e-5 * max(1.0, np.abs(wanted).max()), len(each)
+
+
+@pytest.mark.parametrize("family", ["jina_bert", "jina_bert_qk"])
+def test_another_feed_forward_is_refused(family: str, tmp_path: Path) -> None:
+    folder = make(tmp_path, 4, family == "jina_bert_qk")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"feed_forward_type": "reglu"}))
+    with pytest.raises(ModelLoadFailedError, match="reglu"):
+        tiny_model.load(spec(folder, family), folder)
 
 
 @pytest.mark.parametrize("heads", KNOWN)

@@ -59,6 +59,7 @@ TorchsOutOfMemoryError.__name__ = "OutOfMemoryError"
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory"),
         (TorchsOutOfMemoryError("CUDA out of memory"), "memory"),
         (RuntimeError("CUDA error: out of memory"), "memory"),
+        (RuntimeError("failed in the TorchScript interpreter.\nRuntimeError: CUDA out of memory. Tried to"), "memory"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "memory"),
         (caused(ModelLoadFailedError("A first forward pass failed."), MemoryError()), "memory"),
         (ConnectionResetError(), "network"),

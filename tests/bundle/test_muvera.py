@@ -324,3 +324,18 @@ def test_memory_is_bounded_for_a_wide_projection_too() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 30 << 20, "the tokens under all projections would take 128 MB"
+
+
+def test_of_random_choices_a_few_megabytes_are_kept_whatever_options_ask_for() -> None:
+    small = draws(Muvera(16, seed=3))
+    tracemalloc.start()
+    for seed in range(4):  # 17 MB each
+        draws(Muvera(128, repetitions=512, simhash_bits=0, projection=64, seed=seed))
+    assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    assert draws(Muvera(16, seed=3)) is small, "what is too large to be kept takes no other's place"
+    for seed in range(10):  # 3 MB each
+        draws(Muvera(128, repetitions=96, simhash_bits=0, projection=64, seed=seed))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held <= module.KEPT + (1 << 20)
+    assert draws(Muvera(16, seed=3)) is not small, "those used last stay"

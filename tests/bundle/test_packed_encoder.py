@@ -69,6 +69,11 @@ def test_packing_keeps_texts_of_equal_length_side_by_side_and_knows_their_places
     assert packed.positions.tolist() == [0, 0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
 
 
+def test_a_row_without_tokens_is_not_packed() -> None:
+    with pytest.raises(ValueError, match="without tokens"):
+        pack([*rows_of([4, 2]), row([])], CPU)
+
+
 def test_attention_equals_one_call_per_text() -> None:
     packed = pack(rows_of([5, 3, 5, 1, 3]), CPU)
     q, k, v = torch.randn(3, len(packed.ids), 4, 8, generator=torch.Generator().manual_seed(0))

@@ -14,12 +14,12 @@ from safetensors.numpy import load_file, save_file
 
 from sie_bundle.engine import native
 from sie_bundle.models.model import EncoderModel
-from sie_bundle.operations import score
+from sie_bundle.operations import encode, score
 from sie_config.model import template
-from sie_config.model.tasks import Multivector, Score, Tasks
+from sie_config.model.tasks import Dense, Multivector, Score, Tasks
 from sie_sdk import results, wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
-from sie_sdk.types import Item, ScoreRequest, ScoreResult, Timing, Usage
+from sie_sdk.types import EncodeParams, EncodeRequest, Item, ScoreRequest, ScoreResult, Timing, Usage
 from tests import tiny_model
 from tests.bundle.test_families import load as random_model
 from tests.golden import random_models
@@ -191,6 +191,39 @@ def test_maxsim_sums_the_best_match_of_each_query_token(late: EncoderModel) -> N
     rows = late.tokenizer.rows(["hello ship", *DOCUMENTS], 32)
     query, *documents = [np.asarray(own) for own in late.forward(rows, {"multivector": range(5)})["multivector"]]
     assert np.allclose(found, [(query @ own.T).max(axis=1).sum() for own in documents], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        {"query_prompt": "hello ", "document_prompt": "ship "},
+        {"query_template": "{instruction} {text}", "instruction": "world", "document_template": "ship {text} hello"},
+    ],
+    ids=["prompts", "templates"],
+)
+def test_maxsim_reads_texts_with_the_prompts_that_encode_gives_them(
+    prompts: dict[str, str], tiny_folder: Path, late: EncoderModel
+) -> None:
+    dense = Dense(dim=32, **prompts)  # type: ignore[arg-type]
+    spec = msgspec.structs.replace(late.spec, tasks=msgspec.structs.replace(late.spec.tasks, dense=dense))
+    model = tiny_model.load(spec, tiny_folder)
+
+    def vectors(texts: list[str], **options: Any) -> list[Any]:
+        params = EncodeParams(output_types=["multivector"], options=options)
+        plan = encode.plan(model, model.spec, EncodeRequest([Item(text=text) for text in texts], params))
+        return list(model.forward(plan.rows, {"multivector": range(len(plan.rows))})["multivector"])
+
+    (query,) = vectors(["hello ship"], is_query=True)
+    wanted = [float((query @ own.T).max(axis=1).sum()) for own in vectors(DOCUMENTS)]
+    assert by_index(run(model, "hello ship", DOCUMENTS)) == pytest.approx(wanted, abs=1e-5)
+    assert by_index(run(late, "hello ship", DOCUMENTS)) != pytest.approx(wanted, abs=1e-2)
+
+
+def test_what_prompts_make_a_request_for_maxsim_longer_by_is_known_before(late: EncoderModel) -> None:
+    dense = Dense(dim=32, query_prompt="hello " * 1000)
+    spec = msgspec.structs.replace(late.spec, tasks=msgspec.structs.replace(late.spec.tasks, dense=dense))
+    request = ScoreRequest(query=Item(text="ship"), items=[Item(text="world")])
+    assert score.repeated(late.spec, request) == 0 and score.repeated(spec, request) >= 6000
 
 
 def test_vectors_that_came_with_the_request_are_not_computed_again(late: EncoderModel) -> None:

@@ -71,6 +71,17 @@ def test_a_text_without_any_token_is_refused_and_named() -> None:
     assert caught.value.field == "items[1].text"
 
 
+def test_a_pair_without_any_token_is_refused_and_named() -> None:
+    bare = Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    assert [len(row) for row in (*bare.pairs("a", ["", "a"], 4), *bare.hypotheses(["", "a"], ["a"], 4))] == [1, 2, 1, 2]
+    with pytest.raises(InvalidInputError) as caught:
+        bare.pairs("", ["a", ""], 4)
+    assert caught.value.field == "items[1].text"
+    with pytest.raises(InvalidInputError) as caught:
+        bare.hypotheses(["a", ""], ["a", ""], 4)
+    assert caught.value.field == "items[1].text"
+
+
 @given(st.lists(st.text(), min_size=1, max_size=8))
 def test_a_text_has_the_same_tokens_in_any_company(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert lists(tokenizer, texts) == [lists(tokenizer, [text])[0] for text in texts]

@@ -149,6 +149,16 @@ def test_a_pairs_second_text_has_the_other_type(kind: str, models: Any, folders:
     assert largest_difference([states(models(kind), [single, pair])[1]], [wanted]) < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["xlm-roberta", "mpnet"], ids=["packed", "padded"])
+def test_the_paddings_id_inside_a_text_has_the_position_that_transformers_gives_it(
+    kind: str, models: Any, folders: Any
+) -> None:
+    rows = rows_of(models(kind), [9, 12, 30])
+    rows[0].ids[4] = rows[2].ids[0] = rows[2].ids[7] = 1
+    wanted = [random_models.reference(kind, folders(kind), each.ids.tolist())["states"] for each in rows]
+    assert largest_difference(states(models(kind), rows), wanted) < 1e-5
+
+
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 def test_a_querys_augmentation_looks_and_is_not_looked_at(kind: str, models: Any, folders: Any) -> None:
     query, other = rows_of(models(kind), [12, 7])
@@ -303,6 +313,14 @@ def test_padding_that_is_no_token_is_refused(tmp_path: Path) -> None:
     config = (tmp_path / "config.json").read_text().replace('"pad_token_id": 0', '"pad_token_id": 999')
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ModelLoadFailedError, match="transformers cannot load"):
+        loaded("bert", tmp_path)
+
+
+def test_positions_that_transformers_no_longer_computes_are_refused(tmp_path: Path) -> None:
+    random_models.make("bert", tmp_path)
+    config = (tmp_path / "config.json").read_text().replace('"absolute"', '"relative_key"')
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ModelLoadFailedError, match="relative_key"):
         loaded("bert", tmp_path)
 
 

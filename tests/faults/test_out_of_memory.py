@@ -35,7 +35,16 @@ class Cramped:
         return {"dense": vectors[list(wanted["dense"])]}
 
 
-ERRORS = [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("can't allocate memory")]
+# Whatever compiled code of torch's fails with comes out of it as a RuntimeError.
+COMPILED = """The following operation failed in the TorchScript interpreter.
+Traceback of TorchScript (most recent call last):
+RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB."""
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    MemoryError(),
+    RuntimeError("can't allocate memory"),
+    RuntimeError(COMPILED),
+]
 
 
 def rows(*tokens: int) -> list[Row]:

@@ -32,11 +32,16 @@ class Embedding(NamedTuple):
     stream: torch.dtype
     """Of the states."""
 
+    @property
+    def padding(self) -> int | None:
+        """The padding's id, where places are counted from behind it: a token of that id inside a text has none."""
+        return self.first_position - 1 if self.first_position else None
+
     def __call__(self, packed: Packed) -> Tensor:
         """[T, hidden]."""
         x = embedding(packed.ids, self.words).to(self.stream)
         if self.positions is not None:
-            x += embedding(packed.positions + self.first_position, self.positions)
+            x += embedding(packed.counted(self.padding) + self.first_position, self.positions)
         if self.types is not None:
             x += self.types[0] if packed.types is None else embedding(packed.types, self.types)
         x = self.norm(x) if self.norm else x

@@ -12,8 +12,9 @@ from typing import TypeGuard, TypeVar
 
 T = TypeVar("T")
 
-SHORT = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
-"""What torch's CPU allocator says, and CUDA and its libraries where it is not torch that asks them for memory."""
+SHORT = ("can't allocate memory", "CUDA out of memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+"""What torch's allocators say, of which compiled code (``compiled``) passes on the words and not the type; and CUDA and
+its libraries where it is not torch that asks them for memory."""
 
 
 def is_out_of_memory(error: Exception) -> bool:

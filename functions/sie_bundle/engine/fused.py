@@ -147,6 +147,7 @@ class Fused:
         """
         self._check(packed, tables, sights)
         tokens = packed.tokens
+        positions = tokens.counted(self._embed.padding)
         shape = len(tokens.ids), whole(self._hidden)
         # From the start of a line on, else each vector and each row of a tile would be read and written in two.
         states = buffers.piece(4 * shape[0] * shape[1]).view(np.float32).reshape(shape)
@@ -158,7 +159,7 @@ class Fused:
         batch = _Pass(
             states=address(states),
             ids=address(tokens.ids),
-            positions=address(tokens.positions),
+            positions=address(positions),
             types=None if tokens.types is None else address(tokens.types),
             turns=ctypes.addressof(turned),
             sights=ctypes.addressof(sighted),

@@ -66,6 +66,14 @@ class Tokens(NamedTuple):
     seen: npt.NDArray[np.int32]
     """[n]: so many tokens of each, from the first, are attended to."""
 
+    def counted(self, padding: int | None) -> npt.NDArray[np.int64]:
+        """``positions`` as RoBERTa counts them: tokens of the id ``padding`` are left out, and stand at -1."""
+        if padding is None or not (skipped := self.ids == padding).any():
+            return self.positions
+        left_out = np.concatenate([[0], np.cumsum(skipped)])
+        lengths = np.diff(self.bounds, append=len(self.ids))  # what stands behind the last text is nobody's
+        return np.where(skipped, -1, self.positions - left_out[1:] + np.repeat(left_out[self.bounds], lengths))
+
 
 @dataclass(eq=False)
 class Packed:
@@ -98,6 +106,11 @@ class Packed:
     @property
     def positions(self) -> Tensor:
         return self._sent["positions"]
+
+    def counted(self, padding: int | None) -> Tensor:
+        """See `Tokens.counted`."""
+        counted = self.tokens.counted(padding)
+        return self.positions if counted is self.tokens.positions else self._moved(counted)
 
     @property
     def types(self) -> Tensor | None:
@@ -163,11 +176,17 @@ def moved(array: npt.NDArray[Any], device: torch.device) -> Tensor:
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> Packed:
-    """Pack non-empty rows."""
+    """Pack rows.
+
+    Raises:
+        ValueError: one is empty, of which there is nothing to pool: what lies before it would be read for its own.
+    """
     # By Python's own sort: numpy's lets go of the lock, like some of its other functions.
     order = sorted(range(len(rows)), key=lambda i: (len(rows[i].ids), rows[i].seen))
     sorted_rows = [rows[i] for i in order]
     lengths = [len(row.ids) for row in sorted_rows]
+    if not lengths[0]:
+        raise ValueError("a row without tokens")
     bounds = _bounds(lengths)
     places, starts = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     places[order], starts[order] = np.arange(len(rows)), bounds[:-1]

@@ -11,11 +11,11 @@ from sie_bundle.engine.rope import Rope
 
 
 class UnsupportedRope(ValueError):  # noqa: N818
-    """A rotation that nothing here computes. Never leaves ``family.architecture``."""
+    """A rotation that nothing here computes. Never leaves ``architecture``."""
 
 
 def by_layer(given: dict[str, Any]) -> dict[str, Any]:
-    """``ropes`` and ``windows`` of ``family.Config``.
+    """``ropes`` and ``windows`` of ``architecture.Config``.
 
     Raises:
         ValueError: fewer layers are described than there are, or one sees what is not computed here. Others, where
@@ -45,10 +45,16 @@ def _kinds(given: dict[str, Any], layers: int) -> list[str]:
 
 
 def _side(given: dict[str, Any]) -> int:
-    """How many tokens to one side are seen: ModernBERT counts both sides, a causal window the token itself too."""
-    if "local_attention" in given:
-        return int(given["local_attention"]) // 2
-    return int(given["sliding_window"]) - 1
+    """How many tokens to one side are seen: ModernBERT counts both sides, a causal window the token itself too.
+
+    Raises:
+        ValueError: fewer than none, by which some libraries mean all, and transformers nothing that can be computed.
+    """
+    name = "local_attention" if "local_attention" in given else "sliding_window"
+    side = int(given[name]) // 2 if name == "local_attention" else int(given[name]) - 1
+    if side < 0:
+        raise ValueError(f"{name} is {given[name]}")
+    return side
 
 
 def ropes(given: dict[str, Any], kinds: list[str], head_size: int) -> list[Rope]:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from sie_bundle.engine import buffers
 from sie_bundle.engine.failure import is_out_of_memory
-from sie_bundle.models import family, gliner, label_tokenizer
-from sie_bundle.models.family import Architecture
+from sie_bundle.models import architecture, family, gliner, label_tokenizer
+from sie_bundle.models.architecture import Architecture
 from sie_bundle.models.lora import Merged
 from sie_bundle.models.tokenization import Tokenizer
 from sie_bundle.weights import layout
@@ -115,11 +115,11 @@ class Checkpoint:
         """The encoder, described.
 
         Raises:
-            ModelLoadFailedError: see `family.architecture` and `gliner.architecture`.
+            ModelLoadFailedError: see `architecture.architecture` and `gliner.architecture`.
         """
         if self.spec.family == family.GLINER:
             return gliner.architecture(self.folder, self.tensors)
-        return family.architecture(self.spec.family, self.folder)
+        return architecture.architecture(self.spec.family, self.folder)
 
     def _check(self) -> None:
         spec, config = self.spec, self.architecture.config

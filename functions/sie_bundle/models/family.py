@@ -1,21 +1,16 @@
 """Encoder families as data: where each weight is stored, what each family does its own way, which heads it has.
 
-Owns the names and the reading of ``config.json``. Computes nothing: ``packed_encoder`` is the one program that runs
-every family here; families it does not run name another way in. A new family is a record here and a golden vector.
+Owns the names. Computes nothing: ``packed_encoder`` is the one program that runs every family here; families it does
+not run name another way in. What a ``config.json`` says by them is ``architecture``'s. A new family is a record here
+and a golden vector.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
-from sie_bundle.engine.rope import Rope
-from sie_bundle.models.by_layer import by_layer
-from sie_sdk.errors import ModelLoadFailedError
-
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 Way = Literal["packed", "transformers", "padded"]
 GLINER = "gliner"
 """The family of GLiNERs, whose encoder is one of `FAMILIES` and stands in a config of its own (``gliner``)."""
@@ -82,18 +77,24 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     only: dict[str, Any] = {}
     """Of what ``config.json`` may say in several ways, the one that is computed here."""
     classifier: str = "bert.pooler.dense tanh classifier"
-    """The head over one vector per text: tensor names and activations, in order."""
+    """The head over one vector per text: tensor names and activations, in order; see ``Parameters.head``."""
     classifier_pooling: Literal["cls", "mean", "last"] = "cls"
     token_classifier: str = "classifier"
     """The head over every token."""
     masked_lm: str = ""
     """The head over the vocabulary; ``tied`` is the word embeddings with the bias named behind the colon."""
+    decoder: str = "lm_head"
+    """What stands for ``tied``, with a bias of its own if it has one, in checkpoints where the two are not one."""
 
     @property
     def rotates(self) -> bool:
         """Whether positions enter by rotation."""
         return not (self.positions or self.relative_bias or self.alibi)
 
+
+ABSOLUTE = {"position_embedding_type": "absolute"}
+"""The ``only`` of families whose distances transformers 4 could have learned as well (relative_key). 5 ignores that a
+config asks for it, and computes something else."""
 
 _ROBERTA = Family(
     prefixes=("roberta.", ""),
@@ -102,6 +103,8 @@ _ROBERTA = Family(
     may_decode=True,
     classifier="classifier.dense tanh classifier.out_proj",
     masked_lm="lm_head.dense gelu lm_head.layer_norm tied:lm_head.bias",
+    decoder="lm_head.decoder",
+    only=ABSOLUTE,
 )
 _LLAMA = Family(
     prefixes=("model.", ""),
@@ -122,7 +125,7 @@ _LLAMA = Family(
     pre_norm=True,
     causal=True,
     config={"layer_norm_eps": "rms_norm_eps"},
-    constants={"hidden_act": "silu"},
+    constants={"hidden_act": "silu", "layer_norm_eps": 1e-6},
     classifier="score",
     classifier_pooling="last",
     token_classifier="score",
@@ -150,19 +153,29 @@ _JINA_BERT = Family(
     gate="first",
     down="mlp.wo",
     output_norm="mlp.layernorm",
+    only={"position_embedding_type": "alibi", "feed_forward_type": "geglu"},
 )
-_DEBERTA = Family(way="padded", prefixes=("deberta.", ""), classifier="pooler.dense gelu classifier")
+_DEBERTA = Family(
+    way="padded",
+    prefixes=("deberta.", ""),
+    config={"head_act": "pooler_hidden_act"},
+    constants={"layer_norm_eps": 1e-7},
+    classifier="pooler.dense head_act classifier",
+)
 
 FAMILIES = {
     "bert": Family(
         prefixes=("bert.", "", "model."),
         may_decode=True,
         masked_lm="cls.predictions.transform.dense act cls.predictions.transform.LayerNorm tied:cls.predictions.bias",
+        decoder="cls.predictions.decoder",
+        only=ABSOLUTE,
     ),
     "electra": Family(
         prefixes=("electra.", ""),
         may_decode=True,
         embedding_projection="embeddings_project",
+        only=ABSOLUTE,
         classifier="classifier.dense gelu classifier.out_proj",
     ),
     "roberta": _ROBERTA,
@@ -184,9 +197,9 @@ FAMILIES = {
             "num_attention_heads": "n_heads",
             "hidden_act": "activation",
         },
-        constants={"layer_norm_eps": 1e-12},
         classifier="pre_classifier relu classifier",
         masked_lm="vocab_transform act vocab_layer_norm tied:vocab_projector.bias",
+        decoder="vocab_projector",
     ),
     "mpnet": Family(
         prefixes=("mpnet.", ""),
@@ -198,6 +211,7 @@ FAMILIES = {
         relative_bias="encoder.relative_attention_bias",
         classifier="classifier.dense tanh classifier.out_proj",
         masked_lm="lm_head.dense gelu lm_head.layer_norm tied:lm_head.bias",
+        decoder="lm_head.decoder",
     ),
     "modernbert": Family(
         prefixes=("model.", ""),
@@ -215,11 +229,21 @@ FAMILIES = {
         output_norm="mlp_norm",
         final_norm="final_norm",
         pre_norm=True,
-        config={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
-        constants={"global_attn_every_n_layers": 3, "local_attention": 128, "global_rope_theta": 160_000.0},
-        classifier="head.dense gelu head.norm classifier",
-        token_classifier="head.dense gelu head.norm classifier",
-        masked_lm="head.dense gelu head.norm tied:decoder.bias",
+        config={
+            "hidden_act": "hidden_activation",
+            "layer_norm_eps": "norm_eps",
+            "head_act": "classifier_activation",
+        },
+        constants={
+            "layer_norm_eps": 1e-5,
+            "global_attn_every_n_layers": 3,
+            "local_attention": 128,
+            "global_rope_theta": 160_000.0,
+        },
+        classifier="head.dense head_act head.norm classifier",
+        token_classifier="head.dense head_act head.norm classifier",
+        masked_lm="head.dense head_act head.norm tied:decoder.bias",
+        decoder="decoder",
     ),
     "albert": Family(
         prefixes=("albert.", ""),
@@ -231,10 +255,11 @@ FAMILIES = {
         up=("ffn",),
         down="ffn_output",
         output_norm="full_layer_layer_norm",
-        constants={"layer_norm_eps": 1e-12, "hidden_act": "gelu_new"},
-        only={"num_hidden_groups": 1, "inner_group_num": 1},
+        constants={"hidden_act": "gelu_new"},
+        only={"num_hidden_groups": 1, "inner_group_num": 1, **ABSOLUTE},
         classifier="pooler tanh classifier",
         masked_lm="predictions.dense act predictions.LayerNorm tied:predictions.bias",
+        decoder="predictions.decoder",
     ),
     "new": _GTE,
     "gte": _GTE,
@@ -259,8 +284,8 @@ FAMILIES = {
             "layer_norm_eps": "layer_norm_epsilon",
             "rope_theta": "rotary_emb_base",
         },
-        only={"rotary_emb_fraction": 1.0}
-        | dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"), False),
+        only={"rotary_emb_fraction": 1.0, "rotary_scaling_factor": None, "rotary_emb_scale_base": None}
+        | dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved", "causal"), False),
     ),
     "jina_bert": _JINA_BERT,
     "jina_bert_qk": msgspec.structs.replace(
@@ -284,109 +309,3 @@ FAMILIES = {
     "deberta-v2": _DEBERTA,
     AUTO: Family(way="transformers", words="", classifier="", token_classifier=""),
 }
-
-
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of ``config.json``, under BERT's names. Anything else there is ignored.
-
-    ``ropes`` and ``windows``: per layer, the rotation, and how many tokens to each side are seen (None: all).
-    """
-
-    model_type: str
-    hidden_size: Positive
-    vocab_size: Positive
-    num_hidden_layers: Positive
-    num_attention_heads: Positive
-    max_position_embeddings: Positive
-    hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-5
-    num_key_value_heads: Positive | None = None
-    head_dim: Positive | None = None
-    id2label: dict[int, str] | None = None
-    classifier_pooling: Literal["cls", "mean"] | None = None
-    tie_word_embeddings: bool = True
-    ropes: tuple[Rope, ...] = ()
-    windows: tuple[int | None, ...] = ()
-
-    @property
-    def head_size(self) -> int:
-        return self.head_dim or self.hidden_size // self.num_attention_heads
-
-    @property
-    def key_value_heads(self) -> int:
-        return self.num_key_value_heads or self.num_attention_heads
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels of the head on top, in order; empty: none are named."""
-        return tuple(label for _, label in sorted((self.id2label or {}).items()))
-
-
-class Architecture(msgspec.Struct, frozen=True):
-    """One encoder, completely described: its family and its sizes."""
-
-    family: Family
-    config: Config
-
-    @property
-    def longest(self) -> int:
-        """How many tokens a text may have."""
-        return self.config.max_position_embeddings - (self.family.first_position if self.family.positions else 0)
-
-
-def architecture(family: str, folder: Path) -> Architecture:
-    """Describe the encoder of a model's folder.
-
-    Raises:
-        ModelLoadFailedError: the family is unknown, or ``config.json`` is unreadable or of another family.
-    """
-    if (record := FAMILIES.get(family)) is None:
-        raise ModelLoadFailedError(
-            f"There is no family {family!r}.", hint=f"Families: {', '.join(FAMILIES)}; or install its adapter."
-        )
-    path = folder / "config.json"
-    try:
-        given = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
-        raise ModelLoadFailedError(f"{path} cannot be used: {error}.", reason="corrupt") from error
-    if family == AUTO:
-        record, given = _found(folder, given)
-    made = described(record, given, path)
-    if family != AUTO and made.config.model_type != (record.model_type or family):
-        raise ModelLoadFailedError(f"The spec says family {family!r}, config.json says {made.config.model_type!r}.")
-    return made
-
-
-def described(record: Family, given: dict[str, Any], path: Path) -> Architecture:
-    """The encoder of a record, by what its config.json says; ``path``: where that was read, for errors.
-
-    Raises:
-        ModelLoadFailedError: a size is missing, or is none; or it asks for what is not computed here.
-    """
-    try:
-        named = {ours: given[theirs] for ours, theirs in record.config.items() if theirs in given}
-        given = {**record.constants, **given, **named}
-        layers = by_layer(given) if record.way == "packed" else {}
-        config = msgspec.convert(given | layers, type=Config, str_keys=True)
-    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-        raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
-    if record.way == "packed":
-        # null, which publishers write, is what is said by leaving it out.
-        said = {name: given[name] for name in record.only if given.get(name) is not None}
-        if strange := {name: value for name, value in said.items() if value != record.only[name]}:
-            raise ModelLoadFailedError(f"{path} asks for what is not computed here: {strange}.")
-        decodes = record.may_decode and bool(given.get("is_decoder"))
-        causal = decodes or (record.causal and given.get("is_causal") is not False)
-        record = msgspec.structs.replace(record, causal=causal)
-    if record.behind_padding and isinstance(padding := given.get("pad_token_id"), int):
-        record = msgspec.structs.replace(record, first_position=padding + 1)
-    return Architecture(family=record, config=config)
-
-
-def _found(folder: Path, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """The record of ``AUTO`` for a folder, and its config.json, in the words of transformers if there is no record."""
-    if (known := FAMILIES.get(str(given.get("model_type")))) is not None:
-        return msgspec.structs.replace(known, way="padded" if known.way == "padded" else "transformers"), given
-    from sie_bundle.models.transformers_library import sizes
-
-    return FAMILIES[AUTO], sizes(folder)

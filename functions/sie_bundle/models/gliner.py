@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sie_bundle.models import family
-from sie_bundle.models.family import Architecture, Positive
+from sie_bundle.models.architecture import Architecture, Positive, described
 from sie_bundle.weights import layout
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -161,4 +161,4 @@ def architecture(folder: Path, tensors: Mapping[str, Tensor]) -> Architecture:
     if given.get("position_biased_input") is False:  # distances alone count: there is no last position
         given["max_position_embeddings"] = 1 << 30
     record = msgspec.structs.replace(record, prefixes=(ENCODER,))
-    return family.described(record, given, folder / layout.GLINER_CONFIG)
+    return described(record, given, folder / layout.GLINER_CONFIG)

@@ -101,10 +101,7 @@ def _logits(checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
 
 def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
     """The logit of "yes" less that of "no" behind the last token: both rows of the vocabulary's head, nothing else."""
-    family = checkpoint.architecture.family
-    ids = [checkpoint.tokenizer.id(token) for token in (task.yes, task.no)]
-    name = "lm_head.weight" if "lm_head.weight" in parameters else f"{parameters.prefix}{family.words}.weight"
-    yes, no = parameters.table(name)[ids].float()
+    yes, no = parameters.rows(parameters.vocabulary, [checkpoint.tokenizer.id(token) for token in (task.yes, task.no)])
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
         # A difference of two large numbers: in float32 whatever the states are.

@@ -26,7 +26,7 @@ from sie_bundle.engine.positions import RelativeBias, Rotation, slopes
 from sie_bundle.engine.rope import Rope
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.varlen_attention import bounds
-from sie_bundle.models.family import Architecture
+from sie_bundle.models.architecture import Architecture
 from sie_bundle.models.parameters import Parameters
 
 

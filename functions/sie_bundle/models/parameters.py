@@ -18,7 +18,7 @@ from sie_bundle.engine import buffers
 from sie_bundle.engine.layer import Norm
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, LayOut, Linear, Product, activation, linear
 from sie_bundle.engine.precision import FLOATS, arithmetic
-from sie_bundle.models.family import Architecture
+from sie_bundle.models.architecture import Architecture
 from sie_sdk.errors import ModelLoadFailedError
 
 STORED = (*FLOATS, torch.float64)
@@ -63,8 +63,8 @@ class Parameters:
         """
         return self._taken(name, dtype)[0]
 
-    def _taken(self, name: str, dtype: torch.dtype) -> tuple[Tensor, bool]:
-        """Also whether it was copied."""
+    def _stored(self, name: str) -> Tensor:
+        """A tensor as the checkpoint has it; raises as `take`."""
         try:
             tensor = self._tensors[name]
         except KeyError:
@@ -74,6 +74,11 @@ class Parameters:
                 f"The tensor {name} is stored as {str(tensor.dtype).removeprefix('torch.')}, by a scale not read here.",
                 hint="Serve the checkpoint that it was quantised from.",
             )
+        return tensor
+
+    def _taken(self, name: str, dtype: torch.dtype) -> tuple[Tensor, bool]:
+        """Also whether it was copied."""
+        tensor = self._stored(name)
         if self.device.type == "cpu" and tensor.dtype is not dtype:
             moved = buffers.empty(tensor.shape, dtype).copy_(tensor)
         else:
@@ -92,10 +97,28 @@ class Parameters:
         stored = self._tensors.get(name)
         as_stored = self.device.type == "cpu" and stored is not None and stored.dtype in FLOATS
         taken = self.take(name, stored.dtype if as_stored and stored is not None else self.stream)
-        if taken.dim() != 2 or len(taken) < rows:
-            shape = " by ".join(map(str, taken.shape))
-            raise ModelLoadFailedError(f"The tensor {name} is {shape}, and not of {rows} rows.", reason="corrupt")
-        return taken
+        return _of_rows(name, taken, rows)
+
+    def rows(self, name: str, numbers: Sequence[int]) -> Tensor:
+        """Some rows of a table, in float32; of a whole vocabulary nothing else is moved or counted.
+
+        Raises:
+            ModelLoadFailedError: as `table`.
+        """
+        some = _of_rows(name, self._stored(name), max(numbers) + 1)[list(numbers)].to(self.device, torch.float32)
+        self.bytes += some.nbytes
+        return some
+
+    @property
+    def vocabulary(self) -> str:
+        """The whole name of the weight over the vocabulary: the decoder's, or if it is tied the word embeddings'.
+
+        As transformers 5 has it, a decoder that is stored all the same is taken; where it is equal, nothing differs.
+        """
+        family = self._architecture.family
+        own = f"{family.decoder}.weight"
+        tied = self._architecture.config.tie_word_embeddings and own not in self
+        return f"{self.prefix}{family.words}.weight" if tied else own
 
     def norm(self, name: str) -> Norm:
         """The norm layer of that whole name."""
@@ -155,16 +178,18 @@ class Parameters:
         return first, second
 
     def head(self, description: str, *, vocabulary: bool = False) -> list[Linear]:
-        """A head as its family describes it: tensor names and activations in order, ``act`` the model's own.
+        """A head as its family describes it: tensor names and activations in order.
 
-        A name whose weight has one dimension is a norm; ``tied:NAME`` is the word embeddings with the bias NAME. In
-        float32, which heads can afford, but for those over the whole ``vocabulary``.
+        ``act`` is the model's own activation, ``head_act`` that of its heads. A name whose weight has one dimension is
+        a norm; ``tied:NAME`` is `vocabulary` with the bias NAME. In float32, which heads can afford, but for those over
+        the whole ``vocabulary``.
         """
         dtype = self.dtype if vocabulary else torch.float32
         steps: list[Linear] = []
         for step in description.split():
-            if step == "act":
-                steps.append(ACTIVATIONS[activation(self._architecture.config.hidden_act)])
+            if step in ("act", "head_act"):
+                config = self._architecture.config
+                steps.append(ACTIVATIONS[activation(config.hidden_act if step == "act" else config.head_act)])
             elif step in ACTIVATIONS:
                 steps.append(ACTIVATIONS[step])
             elif step.startswith("tied:"):
@@ -184,10 +209,19 @@ class Parameters:
         return found
 
     def _tied(self, bias: str) -> Product:
-        name = (
-            "lm_head.weight" if "lm_head.weight" in self else f"{self.prefix}{self._architecture.family.words}.weight"
-        )
-        return linear(self.take(name, self.dtype), self.take(bias, self.dtype) if bias in self else None)
+        # Where both are stored it is the decoder's that is added; releases before transformers 5 leave it out as tied.
+        own = f"{self._architecture.family.decoder}.bias"
+        bias = own if own in self else bias
+        weight = self.take(self.vocabulary, self.dtype)
+        return linear(weight, self.take(bias, self.dtype) if bias in self else None)
+
+
+def _of_rows(name: str, table: Tensor, rows: int) -> Tensor:
+    """The table, which has so many rows, or more."""
+    if table.dim() != 2 or len(table) < rows:
+        shape = " by ".join(map(str, table.shape))
+        raise ModelLoadFailedError(f"The tensor {name} is {shape}, and not of {rows} rows.", reason="corrupt")
+    return table
 
 
 def _contradicting(names: Sequence[str]) -> ModelLoadFailedError:

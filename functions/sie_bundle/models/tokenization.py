@@ -123,6 +123,14 @@ class Tokenizer:
         lengths[list(tokens.values())] = [len(token) for token in tokens]
         return lengths
 
+    @cached_property
+    def punctuation(self) -> npt.NDArray[np.bool_]:
+        """[vocabulary]: whether a token is one of ASCII's punctuation characters alone."""
+        table = np.zeros(len(self.token_lengths), dtype=np.bool_)
+        for token, number in self.tokens().items():
+            table[number] = len(token) == 1 and "!" <= token <= "~" and not token.isalnum()
+        return table
+
     @property
     def subword_prefix(self) -> str:
         """What a token inside a word begins with, ``##`` for BERT; empty: tokens do not tell."""
@@ -148,7 +156,7 @@ class Tokenizer:
         for i, encoding in enumerate(self._encode(texts, name=name)):
             ids = encoding.ids
             if not ids:
-                raise InvalidInputError("The text has no tokens.", field=name(i))
+                raise _empty(name(i))
             if len(ids) > max_length:
                 if overflow == "error":
                     raise _too_long(len(ids), max_length, name(i))
@@ -165,7 +173,7 @@ class Tokenizer:
 
         Raises:
             InputTooLongError: a pair has more tokens and ``overflow`` is "error"; names ``items[i].text``.
-            InvalidInputError: a text is not valid Unicode.
+            InvalidInputError: a text is not valid Unicode, or there are no tokens at all, nor any around them.
         """
         frame = self._frame
         (of_query,) = self._encode([query], special=False, name="query.text".format)
@@ -173,7 +181,9 @@ class Tokenizer:
         made = []
         for i, encoding in enumerate(self._encode(documents, special=False)):
             other = np.array(encoding.ids, dtype=np.int64)
-            if (length := frame.length + len(one) + len(other)) > max_length and overflow == "error":
+            if not (length := frame.length + len(one) + len(other)):
+                raise _empty(f"items[{i}].text")
+            if length > max_length and overflow == "error":
                 raise _too_long(length, max_length, f"items[{i}].text")
             first, second = _cut_pair(len(one), len(other), max(0, max_length - frame.length))
             made.append(frame.row(one[:first], other[:second]))
@@ -206,7 +216,7 @@ class Tokenizer:
 
         Raises:
             InputTooLongError: as `rows`; also a hypothesis that leaves no room for a text, by ``params.labels[i]``.
-            InvalidInputError: a text or a hypothesis is not valid Unicode.
+            InvalidInputError: a text or a hypothesis is not valid Unicode, or both have no tokens, nor any around them.
         """
         frame = self._frame
         others = [
@@ -222,6 +232,8 @@ class Tokenizer:
             ids = np.array(encoding.ids, dtype=np.int64)
             if len(ids) > min(rooms) and overflow == "error":
                 raise _too_long(len(ids) + max_length - min(rooms), max_length, f"items[{i}].text")
+            if not frame.length + len(ids) + min(map(len, others)):
+                raise _empty(f"items[{i}].text")
             for other, room in zip(others, rooms, strict=True):
                 made.append(frame.row(ids[:room], other))
         return made
@@ -344,6 +356,10 @@ def _cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
     if short + long > room:
         short, long = room // 2, room - room // 2
     return (short, long) if first <= second else (long, short)
+
+
+def _empty(field: str) -> InvalidInputError:
+    return InvalidInputError("The text has no tokens.", field=field)
 
 
 def _too_long(length: int, max_length: int, field: str) -> InputTooLongError:

@@ -68,7 +68,7 @@ class Body:
         _check_heads(checkpoint)
         self.device = parameters.device
         self.dtype = parameters.dtype
-        self._model = _read(checkpoint).to(parameters.device, parameters.stream)
+        self._model = _moved(_read(checkpoint), parameters.device, parameters.stream)
         self.config: Any = self._model.config.get_text_config()
         self.config.use_cache = self._model.config.use_cache = False
         self._takes = set(inspect.signature(self._model.forward).parameters)
@@ -192,11 +192,12 @@ class TransformersEncoder:
         return Finite(self._states)(packed)
 
     def _states(self, packed: Packed) -> Tensor:
+        padding = self._first_position - 1 if self._first_position else None
         token = _BATCH.set((packed, self._attend))
         try:
             return self._body(
                 packed.ids[None],
-                position_ids=(packed.positions + self._first_position)[None],
+                position_ids=(packed.counted(padding) + self._first_position)[None],
                 token_type_ids=None if packed.types is None else packed.types[None],
             )[0]
         finally:
@@ -310,6 +311,17 @@ def _read(checkpoint: Checkpoint) -> Any:
     if missing := sorted(needed & set(report["missing_keys"])):
         raise ModelLoadFailedError(f"The checkpoint has no tensor {', '.join(missing)}.", reason="corrupt")
     return body.eval()
+
+
+def _moved(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A body on the device, in that type, but for the steps of its rotations: in bfloat16 late tokens would be turned
+    wrong by whole radians, and transformers keeps them in float32, too."""
+    steps = [(name, buffer) for name, buffer in model.named_buffers(remove_duplicate=False) if "inv_freq" in name]
+    model.to(device, dtype)
+    for name, buffer in steps:
+        owner, _, own = name.rpartition(".")
+        setattr(model.get_submodule(owner), own, buffer.to(device))
+    return model
 
 
 def _replace_linears(model: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Module, str, nn.Linear]]:

@@ -35,7 +35,7 @@ def library() -> Any:
 
 
 def sizes(folder: Path) -> dict[str, Any]:
-    """What ``family.Config`` reads of config.json, under BERT's names, of any model transformers knows.
+    """What ``architecture.Config`` reads of config.json, under BERT's names, of any model transformers knows.
 
     Raises:
         ModelLoadFailedError: transformers does not know it.

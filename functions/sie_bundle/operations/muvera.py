@@ -6,6 +6,7 @@ Owns fixed dimensional encodings (FDEs) as in "MUVERA: Multi-Vector Retrieval vi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -31,6 +32,9 @@ WEIGHTS: Final = 1 << 20
 at a time, but always those of one repetition."""
 ENCODINGS: Final = 1 << 20
 """At most this many numbers of encodings before the final projection (4 MiB) exist at a time, but always a text's."""
+
+KEPT: Final = 1 << 24
+"""So many bytes of random choices are kept in all, those used last: an option chooses them, up to 128 MiB a record."""
 
 
 class Muvera(msgspec.Struct, frozen=True):
@@ -122,10 +126,35 @@ class Draws(NamedTuple):
     signs: Floats | None
     shifts: list[int]
 
+    @property
+    def bytes(self) -> int:
+        """What it takes; a whole number of Python's takes 40."""
+        arrays = (self.hyperplanes, self.projections, self.signs)
+        return sum(array.nbytes for array in arrays if array is not None) + 40 * len(self.shifts)
 
-@lru_cache(maxsize=4)
+
+_kept: dict[Muvera, Draws] = {}
+"""The random choices of the records used last, the last one at the end."""
+_keeping = threading.Lock()
+
+
 def draws(config: Muvera) -> Draws:
-    """The random choices, the same for the same record in every process and with every NumPy.
+    """The random choices of a record, which are drawn anew where they are not among those kept."""
+    with _keeping:
+        if (drawn := _kept.pop(config, None)) is not None:
+            _kept[config] = drawn
+            return drawn
+    drawn = _drawn(config)
+    if drawn.bytes <= KEPT:
+        with _keeping:
+            _kept[config] = drawn
+            while sum(each.bytes for each in _kept.values()) > KEPT:
+                del _kept[next(iter(_kept))]
+    return drawn
+
+
+def _drawn(config: Muvera) -> Draws:
+    """The same for the same record in every process and with every NumPy.
 
     Each kind has a stream of its own, so that a field changes no other's choices: the encoding without final
     projection of few repetitions is the beginning of the one of more.

@@ -12,10 +12,10 @@ import numpy as np
 
 from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.row import Row
+from sie_bundle.operations import prompts
 from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options, longest_text
-from sie_bundle.operations.prompts import check_repeated
 from sie_bundle.operations.tokens import kept
 from sie_config.model import runtime_options, template
 from sie_config.model.model_spec import ModelSpec
@@ -41,7 +41,7 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
 
     Raises:
         InvalidInputError: the model does not score, an option it does not have, vectors of another size.
-        InputTooLongError: a pair over the limit with ``overflow_policy="error"``; see `check_repeated`.
+        InputTooLongError: a pair over the limit with ``overflow_policy="error"``; see `prompts.check_repeated`.
         ModelLoadFailedError: the model computes more than a score; when the plan is finished.
     """
     if (task := spec.tasks.score) is None:
@@ -67,7 +67,7 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
     else:
         instruction = request.instruction or options.text("instruction", task.instruction)
         of_each = max((query, "query.text"), (instruction, "instruction"), key=lambda told: len(told[0]))
-        check_repeated((len(query) + len(instruction)) * len(documents), len(documents), of_each[1])
+        prompts.check_repeated((len(query) + len(instruction)) * len(documents), len(documents), of_each[1])
         texts = [
             template.filled(task.template, instruction=instruction, query=query, document=document)
             for document in documents
@@ -92,23 +92,27 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
 
 def repeated(spec: ModelSpec, request: ScoreRequest) -> int:
     """See `operation.Repeated`."""
-    if (task := spec.tasks.score) is None or task.kind == "maxsim":
+    if (task := spec.tasks.score) is None:
         return 0
+    if task.kind == "maxsim":
+        texts = [item.text or "" for item in (request.query, *request.items)]
+        return prompts.repeated(texts, spec.tasks, request.options, None)
     instruction = longest_text(request.options, request.instruction, task.instruction)
     return len(request.items) * (len(request.query.text or "") + instruction + len(task.template))
 
 
 def _maxsim(model: Model, spec: ModelSpec, request: ScoreRequest, options: Options) -> Plan:
-    """One row for each text; vectors that came with the request are not computed again."""
+    """One row for each text, as encode makes it; vectors that came with the request are not computed again."""
     task = cast("Multivector", spec.tasks.multivector)
     given = [request.query, *request.items]
     texts = [number for number, item in enumerate(given) if item.multivector is None]
     rows: list[Row] = []
     if 0 in texts:
-        query = request.query.text or ""
-        rows += encode_rows(model, spec, [query], options, ["multivector"], is_query=True, name="query.text".format)
+        query = prompts.prompted([request.query.text or ""], spec.tasks, options, None, is_query=True)
+        rows += encode_rows(model, spec, query, options, ["multivector"], is_query=True, name="query.text".format)
     if documents := [number for number in texts if number]:
         own = [given[number].text or "" for number in documents]
+        own = prompts.prompted(own, spec.tasks, options, None, is_query=False)
         rows += encode_rows(
             model, spec, own, options, ["multivector"], is_query=False, name=lambda i: f"{_name(documents[i])}.text"
         )

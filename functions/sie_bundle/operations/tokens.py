@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from sie_bundle.engine.outputs import Floats
 from sie_bundle.engine.row import Row
@@ -34,19 +31,10 @@ def kept(
     first = 1 if task.skip_first else 0
     if is_query or not task.skip_punctuation:
         return [own[first:] if len(own) > first else own for own in vectors]
-    skipped = punctuation(tokenizer)
+    skipped = tokenizer.punctuation
     made = []
     for own, row in zip(vectors, rows, strict=True):
         stays = ~skipped[row.ids]
         stays[:first] = False
         made.append(own[stays] if stays.any() else own)
     return made
-
-
-@lru_cache(maxsize=64)
-def punctuation(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """By id, of which a vocabulary need not use all: whether a token is one of ASCII's punctuation characters alone."""
-    table = np.zeros(len(tokenizer.token_lengths), dtype=np.bool_)
-    for token, number in tokenizer.tokens().items():
-        table[number] = token in string.punctuation and len(token) == 1
-    return table

@@ -1,0 +1,137 @@
+"""Heads as their checkpoints have them: decoders of their own, activations that config.json names, two rows of many.
+
+Every head of every family as it usually is: ``test_families``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sie_bundle.engine.outputs import SparseRow
+from sie_bundle.engine.row import Row
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
+from sie_bundle.models.parameters import Parameters
+from sie_sdk.errors import ModelLoadFailedError
+from tests.bundle.test_families import equals_transformers, load, rows_of
+from tests.golden.random_kinds import KINDS
+
+UNTIED = {"tie_word_embeddings": False}
+SPLADES = ["bert-splade", "roberta-splade", "distilbert-splade", "mpnet-splade", "modernbert-splade", "albert-splade"]
+DECODERS = {"bert-splade": "cls.predictions.decoder", "modernbert-splade": "decoder"}
+
+
+@pytest.fixture
+def another(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A kind of random model with other things in its config.json, by its name."""
+    masked = dataclasses.replace(KINDS["mpnet"], architecture="MPNetForMaskedLM")
+    monkeypatch.setitem(KINDS, "mpnet-splade", masked)
+
+    def made(kind: str, config: dict[str, object]) -> str:
+        name = f"{kind} {config}"
+        monkeypatch.setitem(KINDS, name, dataclasses.replace(KINDS[kind], config=KINDS[kind].config | config))
+        return name
+
+    return made
+
+
+def again(model: EncoderModel, folder: Path) -> EncoderModel:
+    """The same, of files that have changed."""
+    return EncoderModel(Checkpoint(model.spec, folder), precision_wanted="float32")
+
+
+def sparse(model: EncoderModel, each: Row) -> SparseRow:
+    (output,) = model.forward([each], {"sparse": [0]})["sparse"]
+    assert isinstance(output, SparseRow)
+    return output
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kind", SPLADES)
+def test_words_are_weighed_by_the_decoder_that_the_config_says(
+    kind: str, tied: bool, another: Any, tmp_path: Path
+) -> None:
+    name = another(kind, {"tie_word_embeddings": tied})
+    equals_transformers(name, load(name, tmp_path), tmp_path, rows_of(name, tmp_path))
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_decoder_that_is_another_although_the_config_says_it_is_tied_is_taken_as_transformers_takes_it(
+    kind: str, another: Any, tmp_path: Path
+) -> None:
+    model, path = load(kind, tmp_path), tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    (words,) = (tensor for name, tensor in tensors.items() if "word_embeddings" in name or "tok_embeddings" in name)
+    save_file(tensors | {f"{DECODERS[kind]}.weight": words.flip(0).clone()}, path, metadata={"format": "pt"})
+    name = another(kind, {})  # transformers keeps a model by its kind
+    equals_transformers(name, again(model, tmp_path), tmp_path, rows_of(kind, tmp_path))
+
+
+def test_a_decoder_without_a_bias_of_its_own_has_the_one_beside_it_as_releases_before_transformers_5_stored_it(
+    another: Any, tmp_path: Path
+) -> None:
+    model, path = load(another("bert-splade", UNTIED), tmp_path), tmp_path / "model.safetensors"
+    tensors, bias = load_file(path), "cls.predictions.decoder.bias"
+    (own, *_) = rows_of("bert-splade", tmp_path)
+    save_file(tensors | {bias: tensors["cls.predictions.bias"].clone()}, path)
+    wanted = sparse(again(model, tmp_path), own)
+    save_file({name: tensor for name, tensor in tensors.items() if name != bias}, path)
+    assert np.array_equal(sparse(again(model, tmp_path), own).values, wanted.values)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_decoder_that_should_be_there_and_is_not_is_named(kind: str, another: Any, tmp_path: Path) -> None:
+    model, path = load(another(kind, UNTIED), tmp_path), tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    del tensors[f"{DECODERS[kind]}.weight"]
+    save_file(tensors, path)
+    with pytest.raises(ModelLoadFailedError, match=f"no tensor {DECODERS[kind]}.weight"):
+        again(model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("modernbert-nli", {"classifier_activation": "silu"}),
+        ("modernbert-ner", {"classifier_activation": "relu"}),
+        ("modernbert-splade", {"classifier_activation": "relu"}),
+        ("deberta-v2-nli", {"pooler_hidden_act": "tanh"}),
+    ],
+    ids=str,
+)
+def test_a_heads_activation_is_the_one_that_the_config_names(
+    kind: str, config: dict[str, object], another: Any, tmp_path: Path
+) -> None:
+    name = another(kind, config)
+    equals_transformers(name, load(name, tmp_path), tmp_path, rows_of(name, tmp_path))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_of_a_vocabulary_that_is_tied_a_judge_takes_two_rows_more(device: str, tmp_path: Path) -> None:
+    model = load("qwen3-reranker", tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert "lm_head.weight" not in stored
+    rows = 2 * 32 * 4
+    assert model.bytes <= sum(tensor.nbytes for tensor in stored.values()) + rows
+    architecture = Checkpoint(model.spec, tmp_path).architecture
+    parameters = Parameters(architecture, stored, torch.device(device), torch.float32)
+    assert parameters.rows(parameters.vocabulary, [3, 5]).shape == (2, 32) and parameters.bytes == rows
+    with pytest.raises(ModelLoadFailedError, match="not of 1001 rows"):
+        parameters.rows(parameters.vocabulary, [1000])
+
+
+def test_a_judge_with_a_vocabulary_of_its_own_takes_that_ones_rows(another: Any, tmp_path: Path) -> None:
+    name = another("qwen3-reranker", UNTIED)
+    model = load(name, tmp_path)
+    assert "lm_head.weight" in load_file(tmp_path / "model.safetensors")
+    equals_transformers(name, model, tmp_path, rows_of(name, tmp_path))
+    spec = msgspec.structs.replace(model.spec, tasks=msgspec.structs.replace(model.spec.tasks, score=None))
+    assert model.bytes == EncoderModel(Checkpoint(spec, tmp_path), precision_wanted="float32").bytes + 2 * 32 * 4
