@@ -1,7 +1,7 @@
 """``python -m sie_broker``: the process that holds demand, assigns workers to pools and buries work nobody finished.
 
 Any number may run. The one that has the lease does all this; the others stand by for it. Each also sends results to
-their sinks. It has no port: it is up once it says "holding demand".
+their sinks. It has no port: it is up once it says "holding demand", which it does whatever the log's level is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from sie_broker.pools.pool_table import PoolTable
 from sie_broker.settings import Settings
 from sie_sdk import settings
 
-log = logging.getLogger("sie.broker")
+log = logging.getLogger("sie.broker.demand")
+log.setLevel(logging.INFO)  # whoever starts it waits for what it says here
 
 LEASE = "demand"
 

@@ -13,7 +13,7 @@ class Settings(msgspec.Struct, frozen=True):
     """What ``python -m sie_broker`` needs to know."""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    demand_url: str = "http://127.0.0.1:9000/{bundle}.{profile}.{pool}"
+    demand_url: str = "http://127.0.0.1:9000/{bundle}/{profile}/{pool}"
     """Where a lane's bundle is reached: a Knative Service's URL, or the local scaler's."""
     max_scale: Annotated[int, msgspec.Meta(ge=1)] = 4
     """Pods a lane may have at most."""

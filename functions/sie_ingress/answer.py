@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -23,9 +25,11 @@ from sie_config.registry import Registry
 from sie_ingress import published
 from sie_ingress.metrics import Metrics
 from sie_sdk import refusals, replies, results, wire
-from sie_sdk.errors import InvalidInputError, ModelNotFoundError, SIEError
+from sie_sdk.errors import InvalidInputError, ModelNotFoundError, PayloadTooLargeError, SIEError
 from sie_sdk.results import Head
 from sie_sdk.types import JobStatus
+
+T = TypeVar("T")
 
 log = logging.getLogger("sie.ingress")
 
@@ -43,11 +47,16 @@ _TIMES = {
 
 
 class Answers:
-    """Turns workers' replies into answers, and lets the metrics know of them."""
+    """Turns workers' replies into answers, and lets the metrics know of them.
 
-    def __init__(self, registry: Registry, metrics: Metrics) -> None:
+    ``max_json_bytes``: the largest of which JSON is made.
+    """
+
+    def __init__(self, registry: Registry, metrics: Metrics, max_json_bytes: int) -> None:
         self._registry = registry
         self._metrics = metrics
+        self._max_json_bytes = max_json_bytes
+        self._large = asyncio.Lock()
 
     async def from_reply(self, reply: Reply, accept: str | None, own: str | None) -> Response:
         """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON.
@@ -60,11 +69,26 @@ class Answers:
         if reply.status >= 400:
             raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
         media = wire.media_type(accept, own)
-        body = reply.data
-        if media == wire.JSON:
-            large = len(body) > replies.LARGE_BYTES
-            body = await asyncio.to_thread(replies.to_json, body) if large else replies.to_json(body)
+        body = await self.in_json(reply.data, replies.to_json) if media == wire.JSON else reply.data
         return Response(body, media_type=media, headers=self.computed(reply))
+
+    async def in_json(self, data: bytes, write: Callable[[bytes], T]) -> T:
+        """What ``write`` makes of a result: JSON, in whatever dialect. Of a large one beside the event loop.
+
+        Raises:
+            PayloadTooLargeError: it takes more memory than there is.
+        """
+        if len(data) > self._max_json_bytes:
+            raise PayloadTooLargeError(
+                f"The answer takes {len(data)} bytes before it is JSON.",
+                field="items",
+                limit=self._max_json_bytes,
+                hint="Ask for msgpack (Accept: application/msgpack) where that is spoken, or for fewer items at once.",
+            )
+        if len(data) <= replies.LARGE_BYTES:
+            return write(data)
+        async with self._large:  # one at a time: while it is made it takes twelve times its size
+            return await asyncio.to_thread(write, data)
 
     def computed(self, reply: Reply) -> dict[str, str]:
         """The headers of a result: who computed it, with what, in what time."""

@@ -70,7 +70,7 @@ def app(
     """
     metrics = Metrics(broker.dead.count)
     access = Access(settings.admin_token, settings.config_read_token)
-    answers = Answers(registry, metrics)
+    answers = Answers(registry, metrics, settings.max_json_bytes)
     admission = Admission(settings.tenant_in_flight)
     lanes.on_drained(admission.drained)
     submitter = Submitter(broker, lanes, readiness.held, settings.max_reply_bytes)

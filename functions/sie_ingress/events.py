@@ -27,7 +27,7 @@ from sie_ingress.event_requests import EventRequests, Wanted
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
-from sie_sdk import refusals, replies, wire
+from sie_sdk import refusals, wire
 from sie_sdk.errors import SIEError
 
 ROUTE = "/v1/events"
@@ -97,16 +97,20 @@ class Events:
         else:
             error = refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
             headers = {name: value for name, value in answer.refuse(error).headers.items() if name in _OF_ERRORS}
+        media = wire.media_type(accept, wanted.media)
         write = partial(
             _written,
             msgspec.structs.replace(reply, cause=wanted.cause),
-            wire.media_type(accept, wanted.media),
+            media,
             f"/v1/jobs/{wanted.job}",
             clock.now(),
             wanted.checked.whole.traceparent,
             structured=binding.wants_structured(accept),
         )
-        own, body = await asyncio.to_thread(write) if len(reply.data) > replies.LARGE_BYTES else write()
+        if media == wire.JSON or binding.wants_structured(accept):
+            own, body = await self._answers.in_json(reply.data, lambda _: write())
+        else:
+            own, body = write()
         return Response(body, exchange.http_status(reply.status), headers | own)
 
     async def _batch(self, request: Request, wanted: list[Wanted]) -> Response:

@@ -20,6 +20,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The largest request body, as it comes and unpacked."""
     max_reply_bytes: Bytes = 256 * 1024 * 1024
     """The largest answer to one request, of all its parts together, before it is turned into JSON."""
+    max_json_bytes: Bytes = 24 * 1024 * 1024
+    """The largest answer that is turned into JSON, in any dialect: that takes twelve times its size."""
     max_items: Annotated[int, msgspec.Meta(ge=1)] = 4096
     """The most items in one request."""
     max_text_bytes: Bytes = 2 * 1024 * 1024

@@ -18,8 +18,8 @@ from sie_local.state import StateFolder, default_folder
 from sie_local.status import look, show
 
 DETACHED_S = 60.0
-DOWN_S = 120.0
-"""Longer than all the children's graces together."""
+DOWN_S = 30.0
+"""How much longer the end may take than all the children's graces together."""
 
 _state = click.option(
     "--state",
@@ -89,11 +89,11 @@ def down(state: Path | None) -> None:
     if record is None:
         click.echo(f"Nothing is up on {folder.path}.")
         return
-    started = time.monotonic()
+    started, limit = time.monotonic(), record.grace_s + DOWN_S
     os.kill(record.pid, signal.SIGTERM)
     while folder.held():
-        if time.monotonic() - started > DOWN_S:
-            raise click.ClickException(f"pid {record.pid} has not stopped after {DOWN_S:.0f} s; kill it if you must.")
+        if time.monotonic() - started > limit:
+            raise click.ClickException(f"pid {record.pid} has not stopped after {limit:.0f} s; kill it if you must.")
         time.sleep(0.05)
     click.echo(f"Stopped {record.url} in {time.monotonic() - started:.1f} s.")
 
@@ -131,6 +131,15 @@ def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
             stderr=log,
             start_new_session=True,
         )
+    try:
+        return _once_ready(folder, process)
+    except BaseException:  # Ctrl-C too: whoever gave it up does not want it to come up all the same
+        process.terminate()
+        raise
+
+
+def _once_ready(folder: StateFolder, process: subprocess.Popen[bytes]) -> str:
+    """Wait until a `sie up` in the background is ready; returns its URL."""
     deadline = time.monotonic() + DETACHED_S
     while time.monotonic() < deadline:
         if (record := folder.ready(process.pid)) is not None:
@@ -139,5 +148,4 @@ def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
             said = f"\n{(folder.logs / 'up.log').read_text().strip()}"
             raise click.ClickException(said.partition("\nError: ")[2] or said.strip())
         time.sleep(0.05)
-    process.terminate()
     raise click.ClickException(f"It was not ready after {DETACHED_S:.0f} s; see {folder.logs}.")

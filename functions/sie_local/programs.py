@@ -16,16 +16,20 @@ from pathlib import Path
 
 import msgspec
 
+from sie_bundle.settings import Settings as BundleSettings
 from sie_config.deployment import machine_profile
 from sie_local.child import Program, greets, says, serves
 from sie_local.ports import free_port, is_free, owner_of
 from sie_local.state import StateFolder
+from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
 NATS_MEMORY = "160MiB"
 """From where the server's collector works harder (Go's own setting ``GOMEMLIMIT``): left alone, it lets garbage double
 what a long queue takes."""
+AFTER_DRAIN_S = 20.0
+"""What a bundle may take for all else at its end, a forward pass that is under way among it."""
 INSTALL = "pip install 'sie-knative[local]'"
 NEEDS = ("nats", "uvicorn", "starlette", "websockets", "yaml", "torch", "tokenizers", "safetensors")
 
@@ -75,7 +79,7 @@ class Programs:
     """The programs of one run, with their ports chosen.
 
     Raises:
-        ConfigurationError: a port that was asked for is taken.
+        ConfigurationError: a port that was asked for is taken, or a setting of bundles is wrong.
     """
 
     def __init__(self, options: Options, folder: StateFolder, commands: Commands) -> None:
@@ -89,6 +93,7 @@ class Programs:
         self.url = f"http://{f'[{self._reached}]' if ':' in self._reached else self._reached}:{self._port}"
         self.nats_url = f"nats://{LOOPBACK}:{self._nats_port}"
         self.config_url = f"http://{LOOPBACK}:{self._config_port}"
+        self.bundle_grace_s = settings.read(BundleSettings).drain_s + AFTER_DRAIN_S
 
     def nats(self) -> Program:
         """The NATS server, with JetStream on files in the state folder; nobody but this machine reaches it."""
@@ -127,13 +132,13 @@ class Programs:
         return Program("demand", self._commands["demand"], env, says("holding demand"))
 
     def bundle(self, name: str, service: str, port: int) -> Program:
-        """One process of a lane's bundle; ``service`` is ``{bundle}.{profile}.{pool}``."""
-        bundle, profile, pool = service.rsplit(".", 2)
+        """One process of a lane's bundle; ``service`` is ``{bundle}/{profile}/{pool}``."""
+        bundle, profile, pool = service.split("/")
         env = self._env(port) | machine_settings(profile)
         env |= {"SIE_BUNDLE": bundle, "SIE_PROFILE": profile, "SIE_POOL": pool}
         if self._options.models and Path(self._options.models).is_dir():
             env["SIE_WEIGHTS_DIR"] = str(Path(self._options.models).resolve())
-        return Program(name, self._commands["bundle"], env, serves(port), grace_s=30.0)
+        return Program(name, self._commands["bundle"], env, serves(port), self.bundle_grace_s)
 
     def _env(self, port: int) -> dict[str, str]:
         return {"SIE_NATS_URL": self.nats_url, "SIE_HOST": LOOPBACK, "PORT": str(port)}
@@ -146,8 +151,8 @@ def machine_settings(profile: str) -> dict[str, str]:
 
 
 def demand_url(scaler_port: int) -> str:
-    """Where the local scaler takes demand: a template, filled in per lane."""
-    return f"http://{LOOPBACK}:{scaler_port}/{{bundle}}.{{profile}}.{{pool}}"
+    """Where the local scaler takes demand: a template, filled in per lane. A name may have dots, but no slash."""
+    return f"http://{LOOPBACK}:{scaler_port}/{{bundle}}/{{profile}}/{{pool}}"
 
 
 def _port(host: str, asked: int, option: str) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import logging
 import signal
+import sys
 from collections.abc import Callable
 
 from rich.console import Console
@@ -17,17 +20,22 @@ from sie_sdk.version import __version__
 
 
 def run(options: Options, folder: StateFolder, commands: Commands) -> None:
-    """Hold the state folder and run until SIGINT, SIGTERM or SIGHUP, which drain; a second one kills.
+    """Hold the state folder and run until SIGINT, SIGTERM or SIGHUP, which drain; a second of the first two kills.
 
     Raises:
         ConfigurationError: the folder is held, or a port is taken.
         StartFailedError: a process could not be started.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    console = Console(highlight=False, soft_wrap=True)
+    # Made here and written below: a console keeps what it could not write, and leaves when a pipe's reader has gone.
+    console = Console(file=io.StringIO(), force_terminal=sys.stdout.isatty() or None, highlight=False, soft_wrap=True)
 
     def say(text: str) -> None:
-        console.print(Text(text, style=_style(text)))
+        with console.capture() as shown:
+            console.print(Text(text, style=_style(text)))
+        with contextlib.suppress(OSError):  # the terminal is gone, the disk is full: no reason to stop serving
+            sys.stdout.write(shown.get())
+            sys.stdout.flush()
 
     with folder.locked():
         say(f"sie {__version__} on {folder.path}")
@@ -37,16 +45,16 @@ def run(options: Options, folder: StateFolder, commands: Commands) -> None:
 async def _run(options: Options, folder: StateFolder, commands: Commands, say: Callable[[str], None]) -> None:
     supervisor, stop = Supervisor(options, folder, commands, say), asyncio.Event()
 
-    def signalled() -> None:
-        if stop.is_set():
-            say("Killing what is left")
-            supervisor.kill()
-        else:
-            say("Stopping: work in flight is finished, the rest stays queued (once more to kill)")
+    def signalled(number: signal.Signals) -> None:
+        if not stop.is_set():
             stop.set()
+            say("Stopping: work in flight is finished, the rest stays queued (once more to kill)")
+        elif number != signal.SIGHUP:  # a terminal that is closed sends it, and so does the shell in it
+            supervisor.kill()
+            say("Killing what is left")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, signalled)
+        asyncio.get_running_loop().add_signal_handler(number, signalled, number)
     await supervisor.run(stop)
 
 

@@ -45,6 +45,8 @@ class Record(msgspec.Struct, frozen=True):
     nats_url: str = ""
     config_url: str = ""
     demand_url: str = ""
+    grace_s: float = 0.0
+    """What its end may take: the children's graces, one after the other but for bundles."""
     processes: tuple[ProcessRecord, ...] = ()
 
 

@@ -103,12 +103,13 @@ class Supervisor:
         self._say(f"Stopped in {time.monotonic() - started:.1f} s")
 
     def _spawn_bundle(self, service: str) -> Process:
-        if service.count(".") < 2:
+        if service.count("/") != 2 or not all(service.split("/")):
             raise UnknownServiceError(service)
-        number = next(n for n in range(1, 1_000) if f"{service}-{n}" not in self._bundles)
-        name, port = f"{service}-{number}", free_port()
+        shown = service.replace("/", ".")  # its log has the name, too
+        number = next(n for n in range(1, 1_000) if f"{shown}-{n}" not in self._bundles)
+        name, port = f"{shown}-{number}", free_port()
         child = Child(self._programs.bundle(name, service, port), self._folder.logs, self._changed, self._report)
-        self._bundles[name] = (service, child)
+        self._bundles[name] = (shown, child)
         child.start()
         return Process(child, f"http://127.0.0.1:{port}")
 
@@ -146,6 +147,7 @@ class Supervisor:
                 nats_url=self._programs.nats_url,
                 config_url=self._programs.config_url,
                 demand_url=self._demand_url,
+                grace_s=self._programs.bundle_grace_s + sum(child.program.grace_s for child in self._core.values()),
                 processes=tuple(
                     ProcessRecord(
                         name=child.program.name,

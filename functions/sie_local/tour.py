@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -76,6 +77,7 @@ def _up(port: int, folder: StateFolder) -> Iterator[subprocess.Popen[bytes]]:
     # In a session of its own: a terminal's Ctrl-C would reach it a second time, and the second one kills.
     up = subprocess.Popen(command, start_new_session=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, _hung_up)
     try:
         yield up
     finally:
@@ -83,8 +85,14 @@ def _up(port: int, folder: StateFolder) -> Iterator[subprocess.Popen[bytes]]:
             if up.poll() is None:
                 up.send_signal(signal.SIGINT)
             with contextlib.suppress(KeyboardInterrupt):
-                up.wait(60)
+                up.wait()  # it ends, for it kills what is not done in time
                 break
+
+
+def _hung_up(_: int, __: FrameType | None) -> None:
+    """The terminal is closed: as Ctrl-C, but once, for its shell says so as well."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _wait_ready(up: subprocess.Popen[bytes], folder: StateFolder, within_s: float = 60.0) -> None:
@@ -124,7 +132,8 @@ def _warm(client: SIEClient) -> None:
 
 
 def _show_startup(port: int) -> None:
-    workers: list[dict[str, Any]] = httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).json()["workers"]
+    health = httpx.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False)  # this machine's: by no proxy
+    workers: list[dict[str, Any]] = health.json()["workers"]
     for worker in workers:
         steps = sorted(worker["startup"].items(), key=lambda step: float(step[1]))
         path = ", ".join(f"{name} at {at:.2f} s" for name, at in steps)

@@ -297,7 +297,7 @@ async def test_the_first_sink_of_a_job_stands(office: Office) -> None:
 
 
 async def test_a_result_too_large_for_a_sink_is_an_error_there(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "MAX_BYTES", 10)
+    monkeypatch.setitem(sinks.MAX_BYTES, wire.JSON, 10)
     await office.due()
     async with dispatching(office):
         await eventually(lambda: bool(office.server.accepted))

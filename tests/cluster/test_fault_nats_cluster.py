@@ -81,7 +81,7 @@ def test_servers_that_are_restarted_one_after_the_other_cost_no_request(three: T
     load = Load([INGRESS], 600, 8)
     load.await_answered(60)
     kube.kubectl("rollout", "restart", "statefulset/sie-nats", namespace=WHERE)
-    kube.kubectl("rollout", "status", "statefulset/sie-nats", "--timeout=150s", namespace=WHERE)
+    kube.kubectl("rollout", "status", "statefulset/sie-nats", "--timeout=240s", namespace=WHERE)
     log.info("the last server is back; %d are answered so far", len(load.answered))
     load.finish()
     log.info("all servers restarted: %d of 600 answered, met %s", len(load.answered), dict(load.met))

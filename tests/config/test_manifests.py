@@ -171,6 +171,11 @@ def test_a_pod_cannot_be_given_another_number_of_gpus_than_its_machine_has() -> 
         (MINIMAL + "weights: {size: 100m}\n", "weights.size: 100m is in thousandths"),
         (MINIMAL + "config: {requests: {memory: 1m}}\n", "config.requests.memory: 1m is in thousandths"),
         (MINIMAL + "nats: {requests: {cpu: '2'}, limits: {cpu: 1500m}}\n", "nats.requests.cpu: 2 is not at most"),
+        (MINIMAL + "nats: {image: nats}\n", "nats.image: nats is no image with a tag"),
+        (MINIMAL + "nats: {image: 'host:5000/nats'}\n", "nats.image: host:5000/nats is no image with a tag"),
+        (MINIMAL + "nats: {image: 'a b:1'}\n", "nats.image: a b:1 is no image with a tag"),
+        (MINIMAL + "ingress: {requests: {memory: 2Gi}}\n", "ingress.requests.memory: 2Gi is not at most its limit"),
+        (MINIMAL + "config: {requests: {memory: 1Gi}}\n", "config.requests.memory: 1Gi is not at most its limit"),
         (MINIMAL + "window: 5s\n", "window: 5s is not from 6s to 3600s"),
         (MINIMAL + "scale_down_delay: 61m\n", "scale_down_delay: 61m is not from 0s"),
         (MINIMAL + "ingress: {min_scale: 5, max_scale: 2}\n", "ingress.min_scale: 5 is not at most max_scale, 2"),
@@ -240,6 +245,39 @@ def test_what_the_values_choose_reaches_the_base_as_patches() -> None:
     assert {step["value"] for step in ingress if "scale" in step["path"]} == {"2", "20"}
     namespace, claim = yaml.safe_load_all(files["kept.yaml"])
     assert (namespace["metadata"]["name"], claim["spec"]["storageClassName"]) == ("sie", "efs")
+
+
+@pytest.mark.parametrize(
+    ("image", "written"),
+    [
+        ("nats:2.15.1-scratch", {"newName": "nats", "newTag": "2.15.1-scratch"}),
+        ("host:5000/mirror/nats:2", {"newName": "host:5000/mirror/nats", "newTag": "2"}),
+        (f"host/nats@sha256:{'a' * 64}", {"newName": "host/nats", "digest": f"sha256:{'a' * 64}"}),
+        (f"host:5000/nats:2@sha256:{'a' * 64}", {"newName": "host:5000/nats", "digest": f"sha256:{'a' * 64}"}),
+    ],
+)
+def test_the_image_of_nats_is_taken_apart_where_kubernetes_does(image: str, written: dict[str, str]) -> None:
+    images = yaml.safe_load(component.files(with_values(nats=Nats(image=image)))["kustomization.yaml"])["images"]
+    assert {"name": "nats"} | written in images
+
+
+def nats_steps(told: Values) -> dict[str, Any]:
+    """What is changed in the servers' container, by path."""
+    *_, patch = yaml.safe_load(component.files(told)["kustomization.yaml"])["patches"]
+    return {step["path"].partition("/containers/0/")[2]: step["value"] for step in yaml.safe_load(patch["patch"])}
+
+
+def test_servers_collect_garbage_before_their_limit_kills_them() -> None:
+    told = nats_steps(with_values(nats=Nats(limits={"memory": "4Gi"})))
+    assert told["env/-"] == {"name": "GOMEMLIMIT", "value": str(4 * 2**30 * 8 // 10)}
+    assert "env/-" not in nats_steps(with_values(nats=Nats(limits={})))
+
+
+@pytest.mark.parametrize("servers", [1, 3, 5])
+def test_servers_that_can_hand_over_are_told_to_before_their_end(servers: int) -> None:
+    told = with_values(nats=Nats(servers=servers))
+    lame = "lame_duck" in component.nats_conf(told)
+    assert lame == ("lifecycle" in nats_steps(told)) == (servers > 1)
 
 
 def test_a_cluster_of_servers_does_not_find_what_one_server_wrote_for_it_would_delete_that() -> None:

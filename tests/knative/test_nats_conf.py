@@ -18,6 +18,7 @@ from sie_local.programs import nats_server
 from tests.conftest import eventually
 from tests.faults.deployment import LANE, MODEL
 from tests.knative.guarded import PASSWORDS
+from tests.platform import wait_until
 
 OVERLAYS = sorted(path.parent for path in (Path(__file__).parents[2] / "knative/overlays").glob("*/values.yaml"))
 POD = {"POD_NAME": "sie-nats-0"}
@@ -36,6 +37,21 @@ def test_a_password_that_is_not_there_stops_the_server() -> None:
     command = [nats_server(), "-t", "-c", str(path)]
     done = subprocess.run(command, env=POD, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "NATS_INGRESS" in done.stderr
+
+
+def test_a_server_that_is_told_to_leave_does_that_and_not_what_sigterm_says(tmp_path: Path) -> None:
+    (tmp_path / "nats.conf").write_text('listen: "127.0.0.1:-1"\nlame_duck_grace_period: 1ms\n')
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([nats_server(), "-c", str(tmp_path / "nats.conf")], stdout=log, stderr=log)
+    said = (tmp_path / "log").read_text
+    wait_until(lambda: "Server is ready" in said())
+    program, *words = component.LEAVE
+    assert program == "/nats-server"  # as the base starts it, and so the first process of its container
+    command = [nats_server(), *(word.replace("=1", f"={process.pid}") for word in words)]
+    subprocess.run(command, env={"PATH": ""}, check=True)  # the image has nothing else
+    process.terminate()
+    assert process.wait(10) == 0
+    assert "Entering lame duck mode" in said()
 
 
 async def test_with_tls_processes_trust_whom_they_are_told_to_trust(

@@ -188,6 +188,13 @@ def test_nothing_runs_without_limits_or_with_rights_that_it_does_not_need(overla
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
 
 
+@pytest.mark.parametrize("name", values.BASE_LIMITS)
+def test_what_a_service_may_ask_for_is_held_against_the_limits_that_it_has(name: str) -> None:
+    base = yaml.safe_load((ROOT / f"knative/base/{name}.yaml").read_text())
+    (container,) = base["spec"]["template"]["spec"]["containers"]
+    assert values.BASE_LIMITS[name] == container["resources"]["limits"]
+
+
 def test_nobody_may_ask_kubernetes_anything(overlay: Path) -> None:
     assert {each["kind"] for each in built(overlay)}.isdisjoint(
         {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}

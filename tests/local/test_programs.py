@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from sie_broker import process
+from sie_broker.demand.sessions import Sessions
+from sie_broker.records import Lane
+from sie_local.autoscaling import Policy
 from sie_local.ports import free_port
-from sie_local.programs import Options, Programs, nats_server, own_commands
+from sie_local.programs import Options, Programs, demand_url, nats_server, own_commands
+from sie_local.scaler import Process, Scaler, UnknownServiceError
 from sie_local.state import StateFolder
 from sie_sdk.errors import ConfigurationError
+from tests.conftest import eventually
 
 
 def programs(tmp_path: Path, **options: object) -> Programs:
@@ -54,7 +60,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_bundle_is_told_its_lane_and_the_folder_of_specs(tmp_path: Path) -> None:
-    made = programs(tmp_path, models=str(tmp_path)).bundle("b-1", "mini.lm.cpu.default", 1234)
+    made = programs(tmp_path, models=str(tmp_path)).bundle("b-1", "mini.lm/cpu/default", 1234)
     assert made.env["SIE_BUNDLE"] == "mini.lm"
     assert (made.env["SIE_PROFILE"], made.env["SIE_POOL"], made.env["PORT"]) == ("cpu", "default", "1234")
     assert made.env["SIE_WEIGHTS_DIR"] == str(tmp_path)
@@ -66,15 +72,47 @@ def test_a_bundle_has_the_settings_of_its_machine_profile_unless_the_environment
     for name in ("SIE_DEVICE", "SIE_PRECISION", "SIE_MODEL_BYTES", "SIE_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     made = programs(tmp_path)
-    env = made.bundle("b-1", "default.l4.default", 1).env
+    env = made.bundle("b-1", "default/l4/default", 1).env
     assert (env["SIE_PROFILE"], env["SIE_DEVICE"], env["SIE_PRECISION"]) == ("l4", "cuda:0", "bfloat16")
     assert int(env["SIE_MODEL_BYTES"]) > 16 * 2**30
-    assert made.bundle("b-1", "default.cpu.default", 1).env["SIE_DEVICE"] == "cpu"
-    assert "SIE_DEVICE" not in made.bundle("b-1", "default.elsewhere.default", 1).env
+    assert made.bundle("b-1", "default/cpu/default", 1).env["SIE_DEVICE"] == "cpu"
+    assert "SIE_DEVICE" not in made.bundle("b-1", "default/elsewhere/default", 1).env
     monkeypatch.setenv("SIE_DEVICE", "cuda:1")
     monkeypatch.setenv("SIE_PROFILE", "cpu")
-    env = made.bundle("b-1", "default.l4.default", 1).env
+    env = made.bundle("b-1", "default/l4/default", 1).env
     assert (env["SIE_PROFILE"], env.get("SIE_DEVICE")) == ("l4", None)  # the process inherits it
+
+
+@pytest.mark.parametrize(
+    "lane", [Lane("team.a", "default", "cpu"), Lane("default", "mini.lm", "cpu.2"), Lane("a.b.c", "d.e", "f.g")]
+)
+async def test_a_lane_whose_names_have_dots_is_the_one_that_its_bundle_is_told(tmp_path: Path, lane: Lane) -> None:
+    asked = []
+
+    def spawn(service: str) -> Process:
+        asked.append(service)
+        raise UnknownServiceError(service)
+
+    async with (
+        process.serving(Scaler(spawn, Policy()), "127.0.0.1", 0, drain_s=0) as port,
+        Sessions(demand_url(port), 1) as sessions,
+    ):
+        sessions.hold(lane, 1)
+        await eventually(lambda: bool(asked))
+    env = programs(tmp_path).bundle("b-1", asked[0], 1).env
+    assert Lane(env["SIE_POOL"], env["SIE_BUNDLE"], env["SIE_PROFILE"]) == lane
+
+
+def test_a_bundle_has_the_time_it_was_given_to_drain_before_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SIE_DRAIN_S", raising=False)
+    assert programs(tmp_path).bundle("b-1", "default/cpu/default", 1).grace_s == 40
+    monkeypatch.setenv("SIE_DRAIN_S", "300")
+    assert programs(tmp_path).bundle("b-1", "default/cpu/default", 1).grace_s == 320
+    monkeypatch.setenv("SIE_DRAIN_S", "soon")
+    with pytest.raises(ConfigurationError, match="SIE_DRAIN_S='soon' is wrong"):
+        programs(tmp_path)
 
 
 def test_the_ingress_is_reached_at_the_asked_address(tmp_path: Path) -> None:
@@ -88,5 +126,5 @@ def test_the_ingress_is_reached_at_the_asked_address(tmp_path: Path) -> None:
 
 def test_the_demand_holder_is_pointed_at_the_local_scaler(tmp_path: Path) -> None:
     env = programs(tmp_path, quiet_s=5, max_scale=2).demand(9).env
-    assert env["SIE_DEMAND_URL"] == "http://127.0.0.1:9/{bundle}.{profile}.{pool}"
+    assert env["SIE_DEMAND_URL"] == "http://127.0.0.1:9/{bundle}/{profile}/{pool}"
     assert (env["SIE_QUIET_S"], env["SIE_MAX_SCALE"]) == ("5", "2")

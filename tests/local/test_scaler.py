@@ -27,7 +27,7 @@ from tests.conftest import eventually
 
 STAND_IN = Path(__file__).with_name("stand_in_bundle.py")
 LANE = Lane(pool="default", bundle="minilm", profile="cpu")
-NAME = "minilm.cpu.default"
+NAME = "minilm/cpu/default"
 
 
 class Local:
@@ -45,7 +45,7 @@ class Local:
             raise UnknownServiceError(name)
         port = free_port()
         program = Program(
-            f"{name}-{len(self.started)}",
+            f"minilm-{len(self.started)}",
             (sys.executable, str(STAND_IN)),
             {"PORT": str(port), **self.env},
             serves(port),
@@ -95,7 +95,7 @@ def hold_for(seconds: float) -> dict[str, str]:
 
 
 async def test_sessions_take_a_service_from_zero_to_one_to_three_and_back(serve: Serve) -> None:
-    async with serve() as local, Sessions(f"http://127.0.0.1:{local.port}/{{bundle}}.{{profile}}.{{pool}}", 1) as held:
+    async with serve() as local, Sessions(f"http://127.0.0.1:{local.port}/{{bundle}}/{{profile}}/{{pool}}", 1) as held:
         most = 0
 
         async def reaches(pods: int) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sie_local import tour
+
 pytestmark = pytest.mark.e2e
 
 Sie = Callable[..., subprocess.CompletedProcess[str]]
@@ -112,6 +114,22 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_starts(sie: Sie, ur
     wait_until(lambda: all(gone(pid) for name, pid in running.items() if name != "supervisor"))
     again = sie("up", "--detach", "--port", "0")
     assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("level", ["ERROR", "DEBUG"])
+def test_it_comes_up_whatever_is_logged(sie: Sie, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv("SIE_LOG_LEVEL", level)
+    done = sie("up", "--detach", "--port", "0")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_server_of_this_machine_is_not_looked_for_behind_a_proxy(
+    sie: Sie, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert "accepts requests" in sie("status").stdout
+    tour._show_startup(int(url.rpartition(":")[2]))
 
 
 def test_down_with_nothing_up_says_so(sie: Sie) -> None:

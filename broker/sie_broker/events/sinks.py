@@ -13,30 +13,34 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import partial
 
 import httpx
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
 
-from sie_broker import claim, clock, jobs, merge, subjects
+from sie_broker import claim, clock, deadletters, jobs, merge, subjects
 from sie_broker.contract import Broker, Bucket
 from sie_broker.events import binding, envelope, exchange
-from sie_broker.events.allow_list import AllowList, Target
+from sie_broker.events.allow_list import NATS, AllowList, Target
 from sie_broker.jetstream.parcels import work_off
+from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.parcel import Parcel
 from sie_broker.records import DeadLetter, Reply
 from sie_broker.subjects import token
 from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError
 from sie_sdk.refusals import error_body
 from sie_sdk.version import __version__
-from sie_sdk.wire import MediaType
+from sie_sdk.wire import JSON, MSGPACK, MediaType
 
 log = logging.getLogger("sie.broker.sinks")
 
 IN_HAND = 64
+READING = 4
+"""Of them so many fetch what is to be sent: up to 20 MiB each, if a request was split."""
 PER_HOST = 16
 """At most so many of them at one host, so that one that hangs keeps the others' room free."""
 ANSWER_S = 20.0
@@ -44,14 +48,20 @@ ANSWER_S = 20.0
 TRIES = 12
 GIVE_UP_S = 2400.0
 """A result is given up when its sink was asked so often or it is so old: it is kept for an hour."""
+UNSEEN = 4
+"""A try whose end nobody saw counts so often: what kills whoever sends it does so four times, and not for ever."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 LONGEST_ASKED_S = 600.0
 """The longest Retry-After that is obeyed."""
 LARGE_BYTES = 4 << 20
 """Results above that are sent one at a time, and kept beside their dead letters."""
-MAX_BYTES = 64 << 20
-"""What is larger is not sent; the sink gets an error, and the job has the result."""
+PIECE_BYTES = 256 << 10
+SMALL_BYTES = 8 << 20
+"""What all others in hand take together."""
+MAX_BYTES: dict[MediaType, int] = {JSON: 16 << 20, MSGPACK: 64 << 20}
+"""What is larger is not sent; the sink gets an error, and the job has the result. JSON is five times as large as what
+it is made of, and takes twelve times as much on the way: 310 MiB with the process itself, which has 512."""
 
 
 class Sink(msgspec.Struct, frozen=True):
@@ -120,6 +130,16 @@ def _asked_s(retry_after: str | None, now: float) -> float:
         return 0.0
 
 
+async def _pieces(body: bytes) -> AsyncGenerator[bytes, None]:
+    """A body bit by bit: whole, it is copied once more on its way to the socket."""
+    for at in range(0, len(body), PIECE_BYTES):
+        yield body[at : at + PIECE_BYTES]
+
+
+def _host(target: Target) -> str:
+    return httpx.URL(target.address).netloc.decode()
+
+
 class _RefusedError(Exception):
     """Nobody has taken it. ``again``: somebody may yet; ``tried``: somebody was asked, and said ``retry_after``."""
 
@@ -136,7 +156,8 @@ class Dispatcher:
     def __init__(self, broker: Broker, allowed: AllowList) -> None:
         self._broker = broker
         self._allowed = allowed
-        self._large = asyncio.Lock()
+        self._bytes = {False: 0, True: 0}  # in hand: of all that is small, and of all that is large
+        self._reading = asyncio.Semaphore(READING)
         self._at_host: Counter[str] = Counter()
         # Not by way of a proxy of the environment's choice: a sink was allowed as it is.
         self._http = httpx.AsyncClient(
@@ -156,47 +177,86 @@ class Dispatcher:
     async def _send(self, parcel: Parcel) -> None:
         job = subjects.job_of_sink(parcel.subject)
         if parcel.headers.get("ce-id"):  # a dead letter that is tried again
-            to, event = await self._letter(parcel)
+            letter = binding.from_nats(parcel.headers, parcel.data)
+            dataref = exchange.extension(letter, "dataref")
+            size = claim.parse(dataref).size if dataref else len(parcel.data)
+            to, make = exchange.extension(letter, "replyto"), partial(self._again, letter, dataref)
         else:
             entry = await self._broker.sinks.read(token(job))
             if entry.value is None:  # sent before, by way of another part
                 await parcel.ack()
                 return
             sink = _sinks.decode(entry.value)
-            replies = await self._replies(parcel, job, sink)
-            if replies is None:
-                return
-            if sink.sizes and not await self._claim(parcel, job, sink, entry.revision):
-                await parcel.ack()
-                return
-            if sum(map(claim.size, replies)) > LARGE_BYTES:
-                await self._send_large(parcel, job, sink, replies)
-                return
-            to, event = sink.to, await self._event(parcel, job, sink, replies)
-        await self._settle(parcel, job, to, event)
+            async with self._reading:
+                replies = await self._replies(parcel, job, sink)
+                if replies is None:
+                    return
+                if sink.sizes and not await self._claim(parcel, job, sink, entry.revision):
+                    await parcel.ack()
+                    return
+            size = sum(map(claim.size, replies))
+            to, make = sink.to, partial(self._event, parcel, job, sink, replies)
+        await self._in_turn(parcel, job, to, size, make)
 
-    async def _send_large(self, parcel: Parcel, job: str, sink: Sink, replies: Sequence[Reply]) -> None:
-        if self._large.locked():
+    async def _in_turn(
+        self, parcel: Parcel, job: str, to: str, size: int, make: Callable[[], Awaitable[CloudEvent]]
+    ) -> None:
+        """Make the event and send it, if there is room for it and its host is not busy; else it waits, not made yet."""
+        large, late = size > LARGE_BYTES, clock.now() - parcel.at > GIVE_UP_S
+        taken = self._bytes[large]
+        has_room = not taken if large else taken + size <= SMALL_BYTES
+        if not has_room or (self._is_busy(to) and not late):
+            log.info("%s: busy", to)
             await parcel.nak(_turn_s(parcel))
             return
-        async with self._large:
-            await self._settle(parcel, job, sink.to, await self._event(parcel, job, sink, replies))
+        self._bytes[large] += size
+        try:
+            tries = await self._begin(parcel, job, to)
+            if tries is not None:
+                await self._settle(parcel, job, to, await make(), tries)
+        finally:
+            self._bytes[large] -= size
+
+    async def _begin(self, parcel: Parcel, job: str, to: str) -> int | None:
+        """How often the sink was asked before; None: often enough, and it is a dead letter.
+
+        Of a parcel that was in hand before it is written first that this is a try, for what happens may kill us.
+        """
+        if parcel.attempt == 1:
+            return 0
+        tries = int(await self._broker.sinks.get(_tries(job)) or 0)
+        if tries < TRIES:
+            await self._broker.sinks.put(_tries(job), str(tries + UNSEEN).encode())
+            return tries
+        # As it came: nobody has made its event. The record of its sink stays for who sends it again.
+        why = f"{to}: whoever sends it does not come to its end"
+        log.error("the result of job %s is a dead letter: %s", job, why)
+        own = deadletters.event_headers(parcel.headers)
+        await self._bury(parcel, job, own, parcel.data, len(parcel.data), why)
+        await parcel.ack()
+        await self._broker.sinks.delete(_tries(job))
+        return None
 
     async def _event(self, parcel: Parcel, job: str, sink: Sink, replies: Sequence[Reply]) -> CloudEvent:
+        most = MAX_BYTES[sink.media]
+        if sink.to.startswith(NATS):
+            most = min(most, MAX_PAYLOAD_BYTES)  # a message holds no more, in whatever format
         try:
-            reply = await merge.whole(self._broker.payloads, job, replies, sink.sizes, MAX_BYTES)
+            reply = await merge.whole(self._broker.payloads, job, replies, sink.sizes, most)
         except (PayloadTooLargeError, PayloadLostError) as error:
+            if isinstance(error, PayloadTooLargeError):
+                error.hint = f"Read it at /v1/jobs/{job}, or ask for fewer items at once."
             reply = Reply(id=job, data=error_body(error), status=error.status, cause=replies[0].cause)
         # On a thread: a megabyte of msgpack becomes JSON in a tenth of a second.
         return await asyncio.to_thread(
             exchange.result, reply, sink.media, f"/v1/jobs/{job}", parcel.at, sink.traceparent
         )
 
-    async def _settle(self, parcel: Parcel, job: str, to: str, event: CloudEvent) -> None:
+    async def _settle(self, parcel: Parcel, job: str, to: str, event: CloudEvent, tries: int) -> None:
         try:
             await self._deliver(to, event)
         except _RefusedError as refused:
-            pause = await self._pause_s(parcel, job, refused) if refused.again else None
+            pause = await self._pause_s(parcel, job, refused, tries) if refused.again else None
             if pause is not None:
                 log.info("%s: %s; again in %.1f s", to, refused, pause)
                 await parcel.nak(pause)
@@ -207,19 +267,16 @@ class Dispatcher:
         if parcel.attempt > 1:
             await self._broker.sinks.delete(_tries(job))
 
-    async def _pause_s(self, parcel: Parcel, job: str, refused: _RefusedError) -> float | None:
+    async def _pause_s(self, parcel: Parcel, job: str, refused: _RefusedError, tries: int) -> float | None:
         """Seconds until the next try; None: it was the last one.
 
         Tries are counted beside the sink: a parcel is in hand again for many reasons, most of which ask nobody.
         """
-        late = clock.now() - parcel.at > GIVE_UP_S
-        if not refused.tried:
-            return None if late else _turn_s(parcel)
-        tries = int(await self._broker.sinks.get(_tries(job)) or 0) + 1
-        if late or tries >= TRIES:
+        tries += refused.tried
+        if clock.now() - parcel.at > GIVE_UP_S or tries >= TRIES:
             return None
         await self._broker.sinks.put(_tries(job), str(tries).encode())
-        return pause_s(tries, refused.retry_after, clock.now())
+        return pause_s(tries, refused.retry_after, clock.now()) if refused.tried else _turn_s(parcel)
 
     async def _replies(self, parcel: Parcel, job: str, sink: Sink) -> list[Reply] | None:
         """The job's result, or those of its parts; without them all the parcel is settled.
@@ -273,16 +330,26 @@ class Dispatcher:
         else:
             await self._post(target, event)
 
+    def _is_busy(self, to: str) -> bool:
+        try:
+            target = self._allowed.check(to)
+        except InvalidInputError:
+            return False  # it is not asked
+        return target.kind == "http" and self._at_host[_host(target)] >= PER_HOST
+
     async def _post(self, target: Target, event: CloudEvent) -> None:
-        host = httpx.URL(target.address).netloc.decode()
+        host = _host(target)
         if self._at_host[host] >= PER_HOST:
             raise _RefusedError("busy", again=True, tried=False)
         headers, body = binding.to_http(event)
+        headers["content-length"] = str(len(body))
         self._at_host[host] += 1
         try:
             async with asyncio.timeout(ANSWER_S):  # the client's own counts from byte to byte
                 # Streamed, and its body not read: what a sink has to say is its status.
-                async with self._http.stream("POST", target.address, headers=headers, content=body) as response:
+                async with self._http.stream(
+                    "POST", target.address, headers=headers, content=_pieces(body)
+                ) as response:
                     status, retry_after = response.status_code, response.headers.get("retry-after")
         except (httpx.HTTPError, TimeoutError, OSError) as error:
             raise _RefusedError(str(error) or type(error).__name__, again=True) from None
@@ -304,6 +371,9 @@ class Dispatcher:
         if size > LARGE_BYTES:
             headers["ce-dataref"] = envelope.escape(await self._broker.payloads.store("dead", job, data))
             data = b""
+        await self._bury(parcel, job, headers, data, size, f"{to}: {why}")
+
+    async def _bury(self, parcel: Parcel, job: str, headers: dict[str, str], data: bytes, size: int, why: str) -> None:
         letter = DeadLetter(
             id=f"{job}-result",
             reason="undeliverable",
@@ -313,15 +383,12 @@ class Dispatcher:
             accepted=parcel.at,
             deliveries=parcel.attempt,
             size=size,
-            fault=f"{to}: {why}",
+            fault=why,
             data=data,
         )
         await self._broker.dead.bury(letter, parcel.sequence)
 
-    async def _letter(self, parcel: Parcel) -> tuple[str, CloudEvent]:
-        """What `_give_up` made of an event, as the event again and where it goes."""
-        event = binding.from_nats(parcel.headers, parcel.data)
-        attributes = event.get_attributes()
-        to, dataref = attributes.pop("replyto", ""), attributes.pop("dataref", None)
-        data = event.get_data() if dataref is None else await self._broker.payloads.load(dataref)
-        return to, CloudEvent(attributes, data)
+    async def _again(self, letter: CloudEvent, dataref: str) -> CloudEvent:
+        """The event that `_give_up` made a dead letter of."""
+        own = {name: value for name, value in letter.get_attributes().items() if name not in ("replyto", "dataref")}
+        return CloudEvent(own, await self._broker.payloads.load(dataref) if dataref else letter.get_data())

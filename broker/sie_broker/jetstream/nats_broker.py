@@ -84,6 +84,7 @@ class NatsBroker:
         self.on_back: list[Callable[[], None]] = []
         """Called when the connection is back after it was lost."""
         self._hints: set[asyncio.Task[None]] = set()  # kept so that none is collected while it runs
+        self._stray = ""
 
     async def connect(self) -> None:
         """Connect and listen on the inbox.
@@ -378,6 +379,15 @@ class NatsBroker:
                 except nats.js.errors.NotFoundError:
                     continue  # retired since the list was made
                 for subject, waiting in (info.state.subjects or {}).items():
-                    lane = subjects.lane_of_work(subject)
+                    try:
+                        lane = subjects.queue_of_work(subject).lane
+                    except ValueError:
+                        self._tell_stray(subject)
+                        continue
                     counts[lane] = counts.get(lane, 0) + waiting
         return counts
+
+    def _tell_stray(self, subject: str) -> None:
+        if not self._stray:  # once: the backlog is read every half second
+            self._stray = subject
+            log.warning("%s is no work subject, and nobody pulls what waits there until it is too old", subject)

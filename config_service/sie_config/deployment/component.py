@@ -15,7 +15,7 @@ from sie_broker.jetstream import permissions
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.pools import pool
 from sie_config.deployment import manifests
-from sie_config.deployment.values import Scale, Values
+from sie_config.deployment.values import Nats, Scale, Values
 
 Json = dict[str, Any]
 
@@ -23,6 +23,10 @@ FOLDER: Final = "rendered"
 WRITTEN: Final = "# Written by `sie manifests render` from values.yaml, which is the file to change.\n"
 KEPT: Final = f"{WRITTEN}# Applied by itself, first: what `kubectl delete -k` of the overlay leaves where it is.\n"
 TLS: Final = "/etc/nats-tls"
+LEAVE: Final = ["/nats-server", "--signal", "ldm=1"]
+"""What a server of a cluster is told before its end: to hand over what it leads, then let its clients go one by one.
+SIGTERM, which Kubernetes sends, ends it at once, and is left aside meanwhile. One that is alone would only be away for
+longer."""
 
 PART: Final = {"app.kubernetes.io/part-of": "sie"}
 
@@ -89,8 +93,6 @@ def nats_conf(values: Values) -> str:
         "port: 4222",
         "http_port: 8222",
         f"max_payload: {MAX_PAYLOAD_BYTES}",
-        "lame_duck_duration: 30s",
-        "lame_duck_grace_period: 5s",
         # A tenth stays free for what the streams need besides their messages.
         f"jetstream {{ store_dir: {store}, max_file_store: {manifests.in_bytes(values.nats.storage) * 9 // 10},"
         " max_memory_store: 67108864 }",
@@ -101,6 +103,7 @@ def nats_conf(values: Values) -> str:
         routes = (f"nats://sie-nats-{number}.sie-nats:6222" for number in range(values.nats.servers))
         # Clients are told all names at their start; addresses of pods would fit no certificate.
         cluster = ["  name: sie", "  port: 6222", "  no_advertise: true", f"  routes: [{', '.join(routes)}]"]
+        lines += ["lame_duck_duration: 30s", "lame_duck_grace_period: 5s"]
         lines += ["cluster {", *cluster, *(_tls("  ", verify=True) if values.nats.tls else []), "}"]
     return "\n".join([*lines, "accounts {", "  SIE {", "    jetstream: enabled", *users("    "), "  }", "}"]) + "\n"
 
@@ -131,7 +134,9 @@ def users(indent: str) -> Iterable[str]:
 
 def _kustomization(values: Values) -> Json:
     names = ("ingress", "config", "demand")
-    registry = [{"name": f"sie-{name}", **_image(values.image(f"sie-{name}"))} for name in names]
+    registry = [
+        {"name": f"sie-{name}", "newName": f"{values.registry}/sie-{name}", "newTag": values.tag} for name in names
+    ]
     generated: list[Json] = [{"name": f"sie-{name}-settings", "envs": [f"{name}.env"]} for name in names]
     return {
         "apiVersion": "kustomize.config.k8s.io/v1alpha1",
@@ -141,7 +146,7 @@ def _kustomization(values: Values) -> Json:
         "configurations": ["references.yaml"],
         "generatorOptions": {"labels": PART},
         "configMapGenerator": [*generated, {"name": "sie-nats", "files": ["nats.conf"]}],
-        "images": [*registry, {"name": "nats", **_image(values.nats.image)}],
+        "images": [*registry, {"name": "nats", **_image(values.nats)}],
         "patches": list(_patches(values)),
     }
 
@@ -191,11 +196,18 @@ def _servers(values: Values) -> Iterable[Json]:
     if nats.storage_class:
         yield {"op": "add", "path": f"{claim}/storageClassName", "value": nats.storage_class}
     resources = {"requests": dict(nats.requests), "limits": dict(nats.limits)}
-    yield {"op": "replace", "path": "/spec/template/spec/containers/0/resources", "value": resources}
+    container = "/spec/template/spec/containers/0"
+    yield {"op": "replace", "path": f"{container}/resources", "value": resources}
+    if "memory" in nats.limits:
+        # Left alone, the server's collector lets garbage double what a long queue takes.
+        soft = manifests.in_bytes(nats.limits["memory"]) * 8 // 10
+        yield {"op": "add", "path": f"{container}/env/-", "value": {"name": "GOMEMLIMIT", "value": str(soft)}}
+    if nats.servers > 1:
+        yield {"op": "add", "path": f"{container}/lifecycle", "value": {"preStop": {"exec": {"command": LEAVE}}}}
     if nats.tls:
         mount = {"name": "tls", "mountPath": TLS, "readOnly": True}
         volume = {"name": "tls", "secret": {"secretName": "sie-nats-tls"}}
-        yield {"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-", "value": mount}
+        yield {"op": "add", "path": f"{container}/volumeMounts/-", "value": mount}
         yield {"op": "add", "path": "/spec/template/spec/volumes/-", "value": volume}
 
 
@@ -223,9 +235,9 @@ def _tls(indent: str, *, verify: bool = False) -> list[str]:
     return [f"{indent}tls {{", *told, *([f"{indent}  verify: true"] if verify else []), f"{indent}}}"]
 
 
-def _image(reference: str) -> Json:
-    name, _, tag = reference.rpartition(":")
-    return {"newName": name, "newTag": tag}
+def _image(nats: Nats) -> Json:
+    name, tag, digest = nats.image_parts
+    return {"newName": name} | ({"digest": digest} if digest else {"newTag": tag})
 
 
 def _patch(target: Json, steps: list[Json]) -> Json:

@@ -29,8 +29,14 @@ Seconds = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,6}(s|m)$")]
 Line = Annotated[str, msgspec.Meta(pattern=r"^[^\r\n\0]*$", description="a text of one line")]
 OURS: Final[dict[str, tuple[str, ...]]] = {"bundle": ("SIE_NATS_URL", "SIE_BUNDLE", "SIE_PROFILE")}
 """Settings that follow from the other values; of a process that is not named, ``SIE_NATS_URL`` alone."""
+BASE_LIMITS: Final = {"ingress": {"memory": "1Gi"}, "config": {"memory": "512Mi"}}
+"""Of the base's Services: no value changes them."""
 TIMES: Final = {"window": (6, 3600), "scale_down_delay": (0, 3600)}
 """What Knative takes, in seconds."""
+_IMAGE: Final = re.compile(
+    r"(?P<name>(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9._/-]+)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]*))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
 Component = Literal["ingress", "config", "demand", "bundle"]
 
 
@@ -71,7 +77,7 @@ class Nats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The NATS servers."""
 
     image: str = "nats:2.15.1-scratch"
-    """With ``/nats-server``, at least 2.12."""
+    """With ``/nats-server``, at least 2.12; its tag or its digest is said."""
     servers: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     """An odd number: of an even one, half are no majority."""
     storage: Quantity = "32Gi"
@@ -82,6 +88,12 @@ class Nats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: dict[str, Quantity] = msgspec.field(default_factory=lambda: {"memory": "2Gi"})
     tls: bool = False
     """The certificate is the Secret ``sie-nats-tls``, who may sign it the ConfigMap ``sie-nats-ca``."""
+
+    @property
+    def image_parts(self) -> tuple[str, str, str]:
+        """Name, tag and digest of the image; of the last two one may be empty, or all where it is none."""
+        found = _IMAGE.fullmatch(self.image)
+        return (found["name"], found["tag"] or "", found["digest"] or "") if found else ("", "", "")
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,7 +205,11 @@ def _mismatches(values: Values) -> Iterator[Finding]:
         yield Finding("machine_profiles", "machine_profiles is empty; name one: cpu")
     if values.nats.servers % 2 == 0:
         yield finding(("nats", "servers"), f"{values.nats.servers} is even", values.nats.servers, "1, 3 or 5")
+    if not any(values.nats.image_parts[1:]):
+        wanted = Nats().image
+        yield finding(("nats", "image"), f"{values.nats.image} is no image with a tag", values.nats.image, wanted)
     for name, scale in (("ingress", values.ingress), ("config", values.config)):
+        yield from over((name,), scale.requests, BASE_LIMITS[name])
         if scale.min_scale > scale.max_scale:
             wanted = f"at most max_scale, {scale.max_scale}"
             yield finding((name, "min_scale"), f"{scale.min_scale} is not {wanted}", scale.min_scale, wanted)

@@ -102,8 +102,7 @@ class Dialects:
             raise await self._late(checked.whole.lane)
         if reply.status >= 400:
             raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
-        large = len(reply.data) > replies.LARGE_BYTES
-        body = await asyncio.to_thread(write, reply.data, own_id) if large else write(reply.data, own_id)
+        body = await self._answers.in_json(reply.data, lambda data: write(data, own_id))
         return Response(body, headers=self._answers.computed(reply), media_type=wire.JSON)
 
     async def _checked(
