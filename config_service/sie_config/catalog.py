@@ -43,7 +43,7 @@ def read(*folders: Path) -> dict[str, ModelSpec]:
 def _folder(folder: Path, faults: list[str]) -> dict[str, ModelSpec]:
     """The specs of one folder by their ids in lower case; what is wrong with its files is added to ``faults``."""
     specs: dict[str, ModelSpec] = {}
-    files = sorted(path for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
+    files = _files(folder)
     if not files:
         faults.append(f"There is no model spec (*.yaml) in {folder}.")
     for path in files:
@@ -57,6 +57,24 @@ def _folder(folder: Path, faults: list[str]) -> dict[str, ModelSpec]:
     return specs
 
 
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
+
+
+def folder_of(models: str) -> Path | None:
+    """The folder of specs that ``--models`` and ``SIE_MODELS`` name; None: they name models, or nothing.
+
+    A folder that holds no spec may be a model's own files, called as the model is.
+    """
+    folder = Path(models)
+    try:
+        if not models.strip() or "," in models or not folder.is_dir():
+            return None
+    except OSError:  # too long for a path, or not to be looked at
+        return None
+    return folder if _files(folder) or models.lower() not in map(str.lower, load()) else None
+
+
 def select(models: str) -> list[ModelSpec]:
     """What ``--models`` and ``SIE_MODELS`` mean: ids separated by commas, a folder of specs, or all when empty.
 
@@ -66,7 +84,7 @@ def select(models: str) -> list[ModelSpec]:
     """
     if not models.strip():
         return list(load().values())
-    if Path(models).is_dir():
-        return list(read(Path(models)).values())
+    if (folder := folder_of(models)) is not None:
+        return list(read(folder).values())
     registry = Registry(load().values())
     return [registry.written(name.strip()) for name in models.split(",") if name.strip()]

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from sie_bundle.settings import Settings as BundleSettings
+from sie_config import catalog
 from sie_config.deployment import machine_profile
 from sie_local.child import Program, greets, says, serves
 from sie_local.ports import free_port, is_free, owner_of
@@ -136,8 +137,8 @@ class Programs:
         bundle, profile, pool = service.split("/")
         env = self._env(port) | machine_settings(profile)
         env |= {"SIE_BUNDLE": bundle, "SIE_PROFILE": profile, "SIE_POOL": pool}
-        if self._options.models and Path(self._options.models).is_dir():
-            env["SIE_WEIGHTS_DIR"] = str(Path(self._options.models).resolve())
+        if (folder := catalog.folder_of(self._options.models)) is not None:
+            env["SIE_WEIGHTS_DIR"] = str(folder.resolve())
         return Program(name, self._commands["bundle"], env, serves(port), self.bundle_grace_s)
 
     def _env(self, port: int) -> dict[str, str]:

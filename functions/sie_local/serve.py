@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 import os
-from pathlib import Path
 
 import click
 import msgspec
@@ -118,5 +117,5 @@ def _on_lane(own: BundleSettings, lane: Lane) -> BundleSettings:
 def _bundle_settings(models: str) -> BundleSettings:
     """As under ``sie up``: a folder of specs may hold the weights beside them."""
     read = settings.read(BundleSettings)
-    beside = bool(models) and Path(models).is_dir() and not read.weights_dir
+    beside = not read.weights_dir and catalog.folder_of(models) is not None
     return msgspec.structs.replace(read, weights_dir=models) if beside else read

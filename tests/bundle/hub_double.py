@@ -29,6 +29,8 @@ class HubDouble:
     repos: dict[str, Path] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     """Repositories whose files are given to nobody without the token "friend"."""
+    expired: bool = False
+    """Whether files lie elsewhere, at signed addresses that are not valid any more."""
     asked: list[str] = field(default_factory=list)
     sent: int = 0
     """Bytes of files."""
@@ -62,6 +64,8 @@ def hub_double() -> Iterator[HubDouble]:
                 self._list(found["repo"], found["revision"], body)
             elif (found := _FILE.match(self.path)) is not None:
                 self._file(found["repo"], found["revision"], found["name"], body)
+            elif self.path.startswith("/elsewhere/"):
+                self._send(403, b"", body, {})
             else:
                 self._refuse(404, "EntryNotFound")
 
@@ -93,6 +97,10 @@ def hub_double() -> Iterator[HubDouble]:
                 self._refuse(403, "GatedRepo")
             elif not path.is_file():
                 self._refuse(404, "EntryNotFound")
+            elif hub.expired:
+                signed = f"{hub.url}/elsewhere/{name}?Expires=1&Signature=s3cr3t"
+                about = {"X-Linked-ETag": '"0"', "X-Linked-Size": str(path.stat().st_size), "X-Repo-Commit": COMMIT}
+                self._send(302, b"", body, {"Location": signed, **about})
             else:
                 self._content(path.read_bytes(), body)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from sie_config.model import model_spec
 from sie_config.model.sources import HubSource, LocalSource
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, WeightsUnavailableError
 from tests import tiny_model
-from tests.bundle.hub_double import COMMIT, HubDouble, hub_double
+from tests.bundle.hub_double import COMMIT, HubDouble
 from tests.config.model_folders import sentence
 from tests.config.served import ADMIN, NAME, Service, served
 from tests.conftest import eventually
@@ -31,18 +31,10 @@ REPO = "acme/tiny"
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
-    """A hub with one sentence-transformers model, and an empty cache."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with hub_double() as double:
-        for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_HOME"):
-            monkeypatch.setattr(f"huggingface_hub.constants.{name}", double.url)
-        template = double.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-        double.repos[REPO] = made(tmp_path / "repo")
-        yield double
+def hub(hub_here: HubDouble, tmp_path: Path) -> HubDouble:
+    """A hub with one sentence-transformers model."""
+    hub_here.repos[REPO] = made(tmp_path / "repo")
+    return hub_here
 
 
 def made(folder: Path) -> Path:

@@ -21,6 +21,7 @@ from sie_bundle.models.architecture import described
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.family import FAMILIES
 from sie_bundle.models.model import EncoderModel
+from sie_bundle.residency.loading import Loader
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Extract, Multivector, Score, Sparse, Tasks
@@ -88,6 +89,16 @@ def rows_of(kind: str, folder: Path) -> list[Row]:
 @pytest.mark.parametrize("kind", PACKED)
 def test_every_head_of_every_family_equals_transformers(kind: str, way: str, tmp_path: Path) -> None:
     equals_transformers(kind, load(kind, tmp_path, kernels=WAYS[way]), tmp_path, rows_of(kind, tmp_path))
+
+
+@pytest.mark.parametrize("kind", PACKED)
+async def test_a_model_takes_no_less_than_is_known_before_it_is_made(kind: str, tmp_path: Path) -> None:
+    for precision in ("float32", "auto", "float16"):
+        loader = Loader(None, tmp_path, "cpu", precision)
+        model = load(kind, tmp_path, precision)
+        least = (await loader.open(model.spec)).least
+        assert model.bytes / 4 < least <= model.bytes
+        loader.close()
 
 
 def equals_transformers(kind: str, model: EncoderModel, folder: Path, rows: list[Row]) -> None:

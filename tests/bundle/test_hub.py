@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,12 +13,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from sie_bundle.weights import hub, weights
+from sie_bundle.weights import hub, layout, repository, weights
 from sie_bundle.weights.source import SourceError
+from sie_config import propose
 from sie_config.model.sources import HubSource
-from sie_sdk.errors import WeightsUnavailableError
+from sie_sdk.errors import ConnectionFailedError, WeightsUnavailableError
 from tests import tiny_model
+from tests.bundle.hub_double import COMMIT, HubDouble
 
 REVISION = "0" * 40
 HUB = HubSource(repo="acme/tiny", revision=REVISION)
@@ -111,3 +117,68 @@ def test_behind_a_proxy_it_is_the_proxy_that_must_be_reached(monkeypatch: pytest
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
     with pytest.raises(SourceError, match=r"cannot resolve proxy\.invalid"):
         hub.fetch(HUB, weights.FILES, tmp_path)
+
+
+def test_a_hub_that_the_proxy_is_not_for_is_reached_itself(
+    answering: type[Hub], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answering.status, answering.code = 404, "RepoNotFound"
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound but not listening
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(SourceError) as caught:
+            hub.fetch(HUB, weights.FILES, tmp_path)
+    assert caught.value.reason == "not_found", "the hub's own answer"
+
+
+def test_who_asks_the_hub_is_told_to_nobody(
+    answering: type[Hub], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from huggingface_hub import constants
+
+    answering.status = 507
+    monkeypatch.setattr(constants, "ENDPOINT", constants.ENDPOINT.replace("http://", "http://user:secret@"))
+    with caplog.at_level(logging.DEBUG, "sie"), pytest.raises(WeightsUnavailableError) as caught:
+        weights.resolve(MODEL, None, tmp_path)
+    with pytest.raises(ConnectionFailedError) as refused:
+        repository.read("acme/tiny")
+    told = f"{caught.value} {caught.value.details} {refused.value} {refused.value.details}"
+    assert "507" in told and "/api/models/acme/tiny" in told
+    assert not {"user", "secret"} & set(re.findall(r"\w+", told + ours(caplog)))
+
+
+def test_the_signature_of_an_address_where_files_lie_is_told_to_nobody(
+    hub_here: HubDouble, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub_here.repos["acme/tiny"], hub_here.expired = tiny_model.make(tmp_path / "repo"), True
+    spec = msgspec.structs.replace(MODEL, sources=(HubSource(repo="acme/tiny", revision=COMMIT),))
+    with caplog.at_level(logging.DEBUG, "sie"), pytest.raises(WeightsUnavailableError) as caught:
+        weights.resolve(spec, None, tmp_path / "cache")
+    told = f"{caught.value} {caught.value.details}"
+    assert "403" in told and "/elsewhere/" in told
+    assert not any(word in told + ours(caplog) for word in ("Signature", "s3cr3t"))
+
+
+def ours(caplog: pytest.LogCaptureFixture) -> str:
+    """What this project's loggers wrote."""
+    return " ".join(record.getMessage() for record in caplog.records if record.name.startswith("sie"))
+
+
+def test_the_files_that_an_index_names_are_fetched_whatever_they_are_called(
+    hub_here: HubDouble, tmp_path: Path
+) -> None:
+    repo = tiny_model.make(tmp_path / "repo")
+    tensors = load_file(repo / layout.WHOLE)
+    placed = {name: f"pytorch_model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(sorted(tensors))}
+    for part in set(placed.values()):
+        save_file({name: tensors[name] for name, own in placed.items() if own == part}, repo / part)
+    (repo / layout.INDEX).write_text(json.dumps({"weight_map": placed}))
+    (repo / layout.WHOLE).unlink()
+    (repo / layout.PICKLED).write_bytes(b"of before")
+    hub_here.repos["acme/tiny"] = repo
+    read = repository.read("acme/tiny")
+    source = HubSource(repo="acme/tiny", revision=read.commit)
+    proposed = propose.spec(read.folder, id="acme/tiny", revision=read.commit, sources=[source]).spec
+    assert proposed.status == "ready"
+    assert layout.files(weights.resolve(proposed, None, tmp_path / "cache").folder) == sorted(set(placed.values()))
+    assert not any(layout.PICKLED in asked for asked in hub_here.asked)

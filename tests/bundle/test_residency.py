@@ -16,6 +16,7 @@ import pytest
 from sie_bundle.models import model as engine
 from sie_bundle.residency.residency import SUPERSEDED_S
 from sie_bundle.weights import weights
+from sie_bundle.weights.source import SourceError
 from sie_config.model.sources import HubSource, LocalSource
 from sie_config.model.tasks import Dense, Tasks
 from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError, SIEError, WeightsUnavailableError
@@ -256,6 +257,32 @@ async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
         assert caught.value.details["reason"] == "corrupt"
         clock.now += 60
     assert len(fetches) == 4, "a source that gives damaged files is not asked for them every minute"
+
+
+async def test_damaged_weights_are_fetched_again_when_a_source_that_could_not_be_reached_is_back(
+    tmp_path: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, revision = tiny_model.make(tmp_path / "good"), "0" * 40
+    failures = [SourceError("cannot connect", "network")]
+
+    def fetch(source: HubSource, files: tuple[str, ...], into: Path, *, cached: bool) -> None:
+        if failures:
+            raise failures.pop()
+        for name in files:
+            shutil.copyfile(good / name, into / name)
+
+    monkeypatch.setattr("sie_bundle.weights.hub.fetch", fetch)
+    spec = msgspec.structs.replace(tiny_model.spec(good), sources=(HubSource(repo="acme/tiny", revision=revision),))
+    kept = tmp_path / "cache/weights/test--tiny" / revision
+    shutil.copytree(good, kept)
+    (kept / "model.safetensors").write_bytes(b"torn")
+    models = residency(tmp_path, loads, clock)
+    with pytest.raises(WeightsUnavailableError) as caught:
+        await models.model(spec)
+    assert caught.value.details["reason"] == "network"
+    clock.now += PAUSES["network"].first
+    await models.model(spec)
+    assert loads == ["test/tiny"]
 
 
 @pytest.mark.parametrize("raised", [OutOfMemoryError("none"), ModelLoadFailedError("torn")], ids=["memory", "torn"])

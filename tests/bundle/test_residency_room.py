@@ -106,6 +106,17 @@ async def test_a_model_over_the_limit_is_refused_with_a_typed_error_and_drives_n
     assert models.resident() == (pinned.id,) and models.bytes == size
 
 
+async def test_a_model_whose_layers_alone_are_over_the_limit_is_refused_before_it_is_made(
+    tiny_folder: Path, loads: Loads, clock: Clock, size: int, made: Made
+) -> None:
+    (large,) = specs(tiny_folder, 1)
+    models = residency(tiny_folder, loads, clock, max_bytes=size // 2)
+    with pytest.raises(OutOfMemoryError) as caught:
+        await models.model(large)
+    assert (caught.value.limit, caught.value.details["reason"]) == (size // 2, "memory")
+    assert made.from_disk == [] and models.bytes == 0
+
+
 async def test_pinned_models_are_loaded_unasked_and_stay(
     tiny_folder: Path, loads: Loads, clock: Clock, size: int
 ) -> None:

@@ -98,6 +98,28 @@ def test_models_are_selected_by_id_by_folder_or_all(tmp_path: Path) -> None:
     assert MINILM in [spec.id for spec in catalog.select("")]
 
 
+def test_models_may_be_listed_at_any_length() -> None:
+    ids = [spec.id for spec in catalog.load().values() if spec.status == "ready"]
+    names = [name.rpartition("/")[2] for name in ids]
+    assert len(",".join(names)) > 255, "no file has so long a name"
+    assert [spec.id for spec in catalog.select(",".join(names))] == ids
+    with pytest.raises(ModelNotFoundError):
+        catalog.select("a" * 300)
+
+
+def test_a_folder_of_a_models_own_files_is_not_taken_for_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (MINILM, "specs", "empty"):
+        Path(folder).mkdir(parents=True)
+    Path("specs/a.yaml").write_text(spec("acme/tiny"))
+    assert [spec.id for spec in catalog.select(MINILM)] == [MINILM] and catalog.folder_of(MINILM) is None
+    assert catalog.folder_of("specs") == Path("specs") and catalog.folder_of("") is None
+    with pytest.raises(ConfigurationError, match="no model spec"):
+        catalog.select("empty")
+    Path(MINILM, "a.yaml").write_text(spec("acme/tiny"))
+    assert [spec.id for spec in catalog.select(MINILM)] == ["acme/tiny"]
+
+
 def test_an_unknown_selection_is_refused_and_named() -> None:
     with pytest.raises(ModelNotFoundError, match="acme/absent"):
         catalog.select(f"{MINILM},acme/absent")

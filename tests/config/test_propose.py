@@ -127,6 +127,28 @@ def test_a_folder_the_engine_cannot_open_is_planned(sizes: dict[str, int], block
     assert found.spec.status == "planned" and blocked_by in found.spec.blocked_by
 
 
+QUERY = "encoder.layer.0.attention.self.query"
+SCALED = Tensor("F32", (384, 1))
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "said"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, {f"{QUERY}.weight": Tensor("F32", (8, 8))}, "_config"),
+        ({"quantization": {"bits": 4}}, {f"{QUERY}.weight": Tensor("F32", (8, 8))}, "config.json: quantization)"),
+        ({}, {f"{QUERY}.weight": Tensor("F8_E4M3", (384, 384)), f"{QUERY}.weight_scale": SCALED}, "of F8_E4M3"),
+        ({}, {f"{QUERY}.weight": Tensor("I8", (384, 384)), f"{QUERY}.SCB": SCALED}, f"{QUERY}.weight of I8"),
+        ({}, {f"{QUERY}.qweight": Tensor("I32", (48, 384)), f"{QUERY}.scales": SCALED}, f"{QUERY}.qweight of I32"),
+    ],
+)
+def test_quantised_weights_are_waited_for_and_not_counted(
+    config: dict[str, Any], tensors: dict[str, Tensor], said: str
+) -> None:
+    found = proposed(sentence(**{"config.json": BERT | config}), tensors=tensors).spec
+    assert (found.status, found.parameters) == ("planned", 0)
+    assert found.blocked_by.startswith("quantised weights (") and said in found.blocked_by
+
+
 def test_a_projection_without_activation_is_a_layer_behind_the_pooling() -> None:
     layer = {"in_features": 384, "out_features": 512, "activation_function": "torch.nn.modules.linear.Identity"}
     files = sentence("Pooling", "Dense", "Normalize", **{"2_Dense/config.json": layer})

@@ -208,6 +208,15 @@ def test_a_colbert_of_stanford() -> None:
     assert "linear.weight, which the weights lack" in proposed(files, tensors={}).spec.blocked_by
 
 
+def test_a_colbert_that_does_not_say_how_it_was_trained_has_stanfords_defaults() -> None:
+    files = {"config.json": BERT | {"architectures": ["HF_ColBERT"]}}
+    found = proposed(files, tensors={"linear.weight": Tensor("F32", (96, 384))})
+    assert found.spec.tasks.multivector == Multivector(
+        dim=96, query_marker="[unused0]", document_marker="[unused1]", query_length=32, skip_punctuation=True
+    )
+    assert found.notes["tasks.multivector.skip_punctuation"] == "ColBERT's defaults"
+
+
 def test_a_causal_reranker_waits_for_its_template() -> None:
     config = BERT | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
     found = proposed({"config.json": config, "README.md": CARD.format(tags="text-ranking")}).spec

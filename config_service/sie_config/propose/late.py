@@ -14,7 +14,7 @@ from sie_config.propose.architecture import Family, hidden
 from sie_config.propose.chain import activation, put_files
 from sie_config.propose.draft import Draft
 from sie_config.propose.folder import SENTENCE_CONFIGS, Module
-from sie_config.propose.papers import Papers, Step
+from sie_config.propose.papers import Colbert, Papers, Step
 
 FIELD = "tasks.multivector"
 SENTENCE = "config_sentence_transformers.json"
@@ -67,11 +67,9 @@ def propose(papers: Papers, family: Family, draft: Draft) -> tuple[int, str]:
 
 
 def _stanford(papers: Papers) -> Said:
-    own = papers.colbert
-    if own is None:
-        return Said("ColBERT's defaults", "[unused0]", "[unused1]", QUERY_LENGTH, 0, False, frozenset())
+    own = papers.colbert or Colbert()
     return Said(
-        source=ARTIFACT,
+        source=ARTIFACT if papers.colbert else "ColBERT's defaults",
         query_marker=own.query_token_id,
         document_marker=own.doc_token_id,
         query_length=own.query_maxlen,

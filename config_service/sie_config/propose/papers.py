@@ -53,6 +53,9 @@ class Config(msgspec.Struct, frozen=True):
     text_config: dict[str, Any] = {}
     vision_config: Any = None
     audio_config: Any = None
+    quantization_config: Any = None
+    quantization: Any = None
+    """MLX's name for it."""
 
     @property
     def architecture(self) -> str:

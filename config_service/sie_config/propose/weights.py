@@ -20,6 +20,8 @@ WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 PICKLED: Final = "pytorch_model.bin"
 _WEIGHTS: Final = (".safetensors", ".bin", ".onnx", ".gguf", ".pt", ".pth", ".h5", ".ckpt")
+_PLAIN: Final = ("F64", "F32", "F16", "BF16")
+"""What a weight is stored as where its numbers stand for themselves."""
 LONGEST_HEADER: Final = 100_000_000
 """Bytes; what safetensors itself reads at most."""
 
@@ -106,11 +108,23 @@ def propose(papers: Papers, draft: Draft) -> None:
         if TOKENIZER_JSON not in folder.names:
             draft.block("a tokenizer.json, which the folder lacks")
     counted = [own for own in (folder.tensors or {}).values() if not own.dtype.startswith(("I", "U", "BOOL"))]
-    if counted:
+    if said := _quantised(papers):
+        draft.block(f"quantised weights ({said})")
+    elif counted:
         draft.put("parameters", sum(math.prod(own.shape) for own in counted), f"the weights: {_types(counted)}")
     wanted = dict.fromkeys((*found, *draft.document.get("files", [])))
     if size := sum(folder.sizes.get(name, 0) for name in wanted):
         draft.put("bytes", size, "the weights' files")
+
+
+def _quantised(papers: Papers) -> str:
+    """What says that numbers of the weights stand for others; empty: nothing does."""
+    for field in ("quantization_config", "quantization"):
+        if getattr(papers.config, field):
+            return f"config.json: {field}"
+    tensors = (papers.folder.tensors or {}).items()
+    odd = (f"{name} of {own.dtype}" for name, own in tensors if name.endswith("weight") and own.dtype not in _PLAIN)
+    return next(odd, "")
 
 
 def _types(counted: list[Tensor]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +53,8 @@ class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
     checkpoint: Checkpoint
     bytes: int
     """Of its tensors as they are stored: what it takes in host memory, and about what on a device."""
+    least: int = 0
+    """What its model takes on a device whatever else it takes, as far as that is known before it is made."""
     fit: Fit | None = None
     """Of an encoder of this package, which need not be tried out again."""
     kept: bool = False
@@ -135,7 +138,7 @@ class Loader:
             from sie_bundle.models.checkpoint import Checkpoint
 
             checkpoint = Checkpoint(spec, found.folder, tokenizer, found.lora.folder if found.lora else None)
-            return Opened(checkpoint, checkpoint.bytes)
+            return Opened(checkpoint, checkpoint.bytes, self._least(checkpoint))
 
         return await run(tellably, opened)
 
@@ -179,7 +182,7 @@ class Loader:
         if self.pins:
             await asyncio.get_running_loop().run_in_executor(_one_core(NICENESS), pin, opened.checkpoint)
         fit = model.fit if type(model) is EncoderModel else None
-        return Opened(opened.checkpoint, opened.bytes, fit, kept=True)
+        return Opened(opened.checkpoint, opened.bytes, opened.least, fit, kept=True)
 
     def close(self) -> None:
         """Start no further load: this process is about to leave."""
@@ -197,11 +200,31 @@ class Loader:
         with _own_stream(self._device):
             if opened.fit is None:
                 return load(checkpoint, self._device, self._precision, self._kernels)
-            wanted = checkpoint.spec.precision
-            precision = self._precision if wanted == "auto" else wanted
-            model = EncoderModel(checkpoint, self._device, precision, self._kernels)
+            model = EncoderModel(checkpoint, self._device, self._wanted(checkpoint.spec), self._kernels)
             model.fit = opened.fit
             return model
+
+    def _wanted(self, spec: ModelSpec) -> str:
+        return self._precision if spec.precision == "auto" else spec.precision
+
+    def _least(self, checkpoint: Checkpoint) -> int:
+        """What the layers of a packed encoder take; 0 of others.
+
+        Of what stands beside the layers a model may take less than is stored, or nothing.
+        """
+        from sie_bundle.models.model import ADAPTERS
+
+        spec, tensors = checkpoint.spec, checkpoint.tensors
+        # A LoRA's sums are made when they are looked at, and how an adapter keeps numbers is its own affair.
+        if spec.chosen.lora is not None or entry_points(group=ADAPTERS, name=spec.family):
+            return 0
+        family = checkpoint.architecture.family
+        if family.way != "packed":
+            return 0
+        layers = range(min(checkpoint.architecture.config.num_hidden_layers, len(tensors)))
+        stems = tuple(prefix + family.layer.format(i) for prefix in family.prefixes for i in layers)
+        width = 4 if self._wanted(spec) == "float32" else 2
+        return sum(width * tensors[name].numel() for name in tensors if name.startswith(stems))
 
 
 @cache

@@ -272,19 +272,28 @@ class Residency:
             if classify(error) != "corrupt" or spec in self._fetched_anew or not self._loader.fetched(spec):
                 raise
             log.warning("%s is damaged and fetched again: %s", name_of(spec), error)
-            self._fetched_anew.add(spec)
-            opened = await self._loader.open(spec, anew=True)
+            opened = await self._anew(spec)
             model = await self._make(opened, behind)
         keeping = asyncio.create_task(self._keep(spec, opened, model))
         self._keeping.add(keeping)
         keeping.add_done_callback(self._keeping.discard)
         return model
 
+    async def _anew(self, spec: ModelSpec) -> Opened:
+        """Fetched once more and opened. Where no source gave any, the damaged ones stay, and are worth another try."""
+        self._fetched_anew.add(spec)
+        try:
+            return await self._loader.open(spec, anew=True)
+        except Exception as error:
+            if classify(error) != "corrupt":
+                self._fetched_anew.discard(spec)
+            raise
+
     async def _make(self, opened: Opened, behind: bool) -> Model:
         """The model on the device, with the room it needs."""
         spec = opened.checkpoint.spec
         name = key_of(spec)
-        await self._room(spec, opened.bytes)
+        await self._room(spec, opened)
         try:
             model = await self._made(opened, behind)
             self._sizes[spec] = model.bytes
@@ -305,15 +314,15 @@ class Residency:
                 if classify(error) != "memory" or not self.relieve():
                     raise
 
-    async def _room(self, spec: ModelSpec, stored: int) -> None:
-        """Reserve what the model takes; how much that is, is known once it was loaded.
+    async def _room(self, spec: ModelSpec, opened: Opened) -> None:
+        """Reserve what the model takes; how much that is, is known once it was loaded, and before that the least.
 
         Raises:
             OutOfMemoryError: it is over the limit alone, or those let go for it stay in use and memory is scarce.
         """
         name = key_of(spec)
         most = self._models.most(name)
-        need = self._sizes.get(spec, min(stored, most))
+        need = self._sizes.get(spec, max(opened.least, min(opened.bytes, most)))
         if need > most:
             raise _too_large(spec, need, most)
         now = asyncio.get_running_loop().time
@@ -360,7 +369,7 @@ class Residency:
 
 def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"{name_of(spec)} takes {size} bytes on the device, and pinned models leave {most} of the limit.",
+        f"{name_of(spec)} takes {size} bytes or more on the device, and pinned models leave {most} of the limit.",
         field="SIE_MODEL_BYTES",
         limit=most,
         reason="memory",

@@ -7,13 +7,16 @@ A hub that cannot be reached costs seconds, not the library's half minute of ret
 from __future__ import annotations
 
 import errno
+import logging
+import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
 from sie_bundle.weights import layout
 from sie_bundle.weights.source import Reason, SourceError
@@ -23,6 +26,9 @@ from sie_sdk.errors import ConfigurationError, ConnectionFailedError, SIEError, 
 CONNECT_S = 3.0
 ANSWER_S = 15.0
 """Seconds the hub may take to answer a question."""
+
+_SECRETS = re.compile(r"(?<=://)[^\s/]*@|\?[\w%]\S*?(?=['\")>.,;]*(?:\s|$))")
+"""Of an address in a text: who asks, and the query, which where files lie is a signature."""
 
 
 def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool = True) -> None:
@@ -38,7 +44,8 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    patterns = [*files, *(layout.SAFE if layout.WHOLE in files else ())]
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings tell addresses as they are
+    whole = layout.WHOLE in files
     if cached and (folder := _cached(source, files)) is not None:
         for name in _named(files, folder):
             (into / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,9 +55,12 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
         raise SourceError("HF_HUB_OFFLINE is set, and Hugging Face's cache does not hold it", "network")
     _reach(constants.ENDPOINT)
     try:
-        snapshot_download(source.repo, revision=source.revision, allow_patterns=patterns, local_dir=into)
-        if layout.WHOLE in files and not layout.files(into):
-            snapshot_download(source.repo, revision=source.revision, allow_patterns=layout.PICKLED, local_dir=into)
+        get = partial(snapshot_download, source.repo, revision=source.revision, local_dir=into)
+        get(allow_patterns=[*files, *(layout.SAFE if whole else ())])
+        if whole and not layout.files(into) and (parts := layout.parts(into)):
+            get(allow_patterns=parts)  # the index may call them as it likes
+        if whole and not layout.files(into):
+            get(allow_patterns=layout.PICKLED)
     except Exception as error:  # the library's errors, its HTTP client's and the system's have no common base
         raise SourceError(_said(error), _reason(error)) from error
     shutil.rmtree(into / ".cache", ignore_errors=True)  # the library's notes
@@ -84,22 +94,23 @@ def translated(repo: str, revision: str | None) -> Iterator[None]:
 def _told(repo: str, revision: str | None, error: Exception) -> SIEError:
     from huggingface_hub import constants, errors
 
+    endpoint = _without_secrets(constants.ENDPOINT)
     kind = error.reason if isinstance(error, SourceError) else _reason(error)
     said = str(error) if isinstance(error, SourceError) else _said(error)
     at = f"{repo}{f' at {revision}' if revision else ''}"
     if kind == "network":
         offline = constants.HF_HUB_OFFLINE
         return ConnectionFailedError(
-            f"{at} cannot be read from {constants.ENDPOINT}: {'HF_HUB_OFFLINE is set' if offline else said}.",
+            f"{at} cannot be read from {endpoint}: {'HF_HUB_OFFLINE is set' if offline else said}.",
             hint="Unset HF_HUB_OFFLINE, or name a folder that holds the model's files."
             if offline
             else "Check the network and HF_ENDPOINT, or name a folder that holds the model's files.",
         )
     if kind == "gated":
         told = f"The hub does not give {at} to this account"
-        hint = f"Accept its terms at {constants.ENDPOINT}/{repo}, then set HF_TOKEN to a token of that account."
+        hint = f"Accept its terms at {endpoint}/{repo}, then set HF_TOKEN to a token of that account."
     elif isinstance(error, errors.RevisionNotFoundError):
-        told, hint = f"{repo} has no revision {revision}", f"Its commits: {constants.ENDPOINT}/{repo}/commits/main."
+        told, hint = f"{repo} has no revision {revision}", f"Its commits: {endpoint}/{repo}/commits/main."
     elif kind == "not_found":
         told = f"The hub has no model {at}, or shows it to others only"
         hint = "Check the spelling, ORG/MODEL. A private model needs HF_TOKEN; a folder is named by its path."
@@ -137,7 +148,7 @@ def _named(files: Sequence[str], folder: Path) -> list[str]:
 def _reach(endpoint: str) -> None:
     """Open one connection to the hub, or to the proxy that stands before it."""
     url = urlsplit(endpoint)
-    if proxy := getproxies().get(url.scheme):
+    if not proxy_bypass(url.netloc.rpartition("@")[2]) and (proxy := getproxies().get(url.scheme)):
         url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     try:
@@ -167,7 +178,11 @@ def _reason(error: BaseException) -> Reason:
 
 
 def _said(error: BaseException) -> str:
-    """The first line of the error everything else was caused by."""
+    """The first line of the error everything else was caused by, fit for everybody's eyes."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _without_secrets((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def _without_secrets(text: str) -> str:
+    return _SECRETS.sub("", text)

@@ -16,7 +16,7 @@ INDEX: Final = "model.safetensors.index.json"
 PICKLED: Final = "pytorch_model.bin"
 """Read as tensors alone: nothing in it is run."""
 SAFE: Final = (WHOLE, INDEX, "model-*-of-*.safetensors")
-"""Patterns of what to fetch first; `PICKLED` where that brings nothing."""
+"""Patterns of what to fetch first; then `parts` of other names, and `PICKLED` where that brings nothing."""
 GLINER_CONFIG: Final = "gliner_config.json"
 
 
@@ -30,8 +30,8 @@ def files(folder: Path) -> list[str]:
     if (folder / WHOLE).is_file():
         return [WHOLE]
     if (folder / INDEX).is_file():
-        parts = _parts(folder / INDEX)
-        return parts if all((folder / name).is_file() for name in parts) else []
+        named = parts(folder)
+        return named if all((folder / name).is_file() for name in named) else []
     return [PICKLED] if (folder / PICKLED).is_file() else []
 
 
@@ -41,10 +41,10 @@ def whole(folder: Path) -> list[str]:
     return [INDEX, *found] if found and found[0] not in (WHOLE, PICKLED) else found
 
 
-def _parts(index: Path) -> list[str]:
-    """What the index names; nothing if it is unreadable or names what is no safetensors file of its folder."""
+def parts(folder: Path) -> list[str]:
+    """What its index names; nothing if that is unreadable or names what is no safetensors file of its folder."""
     try:
-        names = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+        names = set(msgspec.json.decode((folder / INDEX).read_bytes(), type=_Index).weight_map.values())
     except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return []
     return sorted(names) if all(name == Path(name).name and name.endswith(".safetensors") for name in names) else []
