@@ -68,7 +68,7 @@ def folder_of(models: str) -> Path | None:
     """
     folder = Path(models)
     try:
-        if not models.strip() or "," in models or not folder.is_dir():
+        if not models.strip() or not folder.is_dir():
             return None
     except OSError:  # too long for a path, or not to be looked at
         return None

@@ -53,7 +53,8 @@ async def _run(options: Options, folder: StateFolder, commands: Commands, say: C
             supervisor.kill()
             say("Killing what is left")
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # its terminal, as nohup has it
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if outlives else (signal.SIGHUP,))):
         asyncio.get_running_loop().add_signal_handler(number, signalled, number)
     await supervisor.run(stop)
 

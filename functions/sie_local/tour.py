@@ -77,7 +77,8 @@ def _up(port: int, folder: StateFolder) -> Iterator[subprocess.Popen[bytes]]:
     # In a session of its own: a terminal's Ctrl-C would reach it a second time, and the second one kills.
     up = subprocess.Popen(command, start_new_session=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, _hung_up)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, _hung_up)
     try:
         yield up
     finally:

@@ -265,8 +265,9 @@ def test_a_config_that_leaves_the_norms_epsilon_out_means_its_familys(name: str)
     assert described(record, given, Path("config.json")).config.layer_norm_eps == (wanted or [1e-12])[0]
 
 
-def test_null_in_a_config_asks_for_nothing(tmp_path: Path) -> None:
-    spec = load("nomic-bert", tmp_path).spec
+@pytest.mark.parametrize(("kind", "name"), [("nomic-bert", "use_rms_norm"), ("modernbert", "classifier_activation")])
+def test_null_in_a_config_asks_for_nothing(kind: str, name: str, tmp_path: Path) -> None:
+    spec = load(kind, tmp_path).spec
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_rms_norm": None}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: None}))
     Checkpoint(spec, tmp_path)

@@ -94,6 +94,7 @@ def test_a_folder_without_specs_is_named(tmp_path: Path) -> None:
 def test_models_are_selected_by_id_by_folder_or_all(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(spec("acme/tiny"))
     assert [spec.id for spec in catalog.select(str(tmp_path))] == ["acme/tiny"]
+    assert [spec.id for spec in catalog.select(str(tmp_path.rename(tmp_path.with_name("a,b"))))] == ["acme/tiny"]
     assert [spec.id for spec in catalog.select(f" {MINILM.upper()}, ")] == [MINILM]
     assert MINILM in [spec.id for spec in catalog.select("")]
 

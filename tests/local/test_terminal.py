@@ -11,6 +11,7 @@ import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from sie_local.ports import free_port
@@ -46,9 +47,12 @@ def gone(record: Record) -> bool:
     return not any(Path(f"/proc/{pid}/exe").exists() for pid in pids)
 
 
-def close_terminal_on(words: list[str], seen: Callable[[bytes], bool]) -> subprocess.Popen[bytes]:
+def close_terminal_on(
+    words: list[str], seen: Callable[[bytes], bool], *, outlives: bool = False
+) -> subprocess.Popen[bytes]:
     """Run a command as the first of a terminal, and close that when ``seen`` of what was printed."""
     master, slave = os.openpty()
+    words = [*(["nohup"] if outlives else []), *words]
 
     def take_terminal() -> None:
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
@@ -82,6 +86,22 @@ def test_a_closed_terminal_ends_a_tour_and_what_it_has_started(folder: StateFold
     process = close_terminal_on(command(folder, "tour"), nothing_runs)
     process.wait(60)
     wait_until(lambda: gone(records[0]))
+
+
+@pytest.mark.parametrize("word", ["up", "tour"])
+def test_what_was_started_to_outlive_its_terminal_does(
+    folder: StateFolder, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where nohup writes
+    process = close_terminal_on(command(folder, word), lambda printed: up(folder).ready, outlives=True)
+    record = up(folder)
+    httpx.get(f"{record.url}/readyz", trust_env=False).raise_for_status()
+    assert process.poll() is None
+    process.send_signal(signal.SIGHUP)
+    httpx.get(f"{record.url}/readyz", trust_env=False).raise_for_status()
+    process.terminate()
+    process.wait(60)
+    wait_until(lambda: gone(record))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")

@@ -13,7 +13,8 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from functools import partial
@@ -26,12 +27,13 @@ from sie_broker import claim, clock, deadletters, jobs, merge, subjects
 from sie_broker.contract import Broker, Bucket
 from sie_broker.events import binding, envelope, exchange
 from sie_broker.events.allow_list import NATS, AllowList, Target
+from sie_broker.events.sink_room import LARGE_BYTES, SinkRoom, pieces
 from sie_broker.jetstream.parcels import work_off
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.parcel import Parcel
 from sie_broker.records import DeadLetter, Reply
 from sie_broker.subjects import token
-from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError
+from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError, SIEError
 from sie_sdk.refusals import error_body
 from sie_sdk.version import __version__
 from sie_sdk.wire import JSON, MSGPACK, MediaType
@@ -54,11 +56,6 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 LONGEST_ASKED_S = 600.0
 """The longest Retry-After that is obeyed."""
-LARGE_BYTES = 4 << 20
-"""Results above that are sent one at a time, and kept beside their dead letters."""
-PIECE_BYTES = 256 << 10
-SMALL_BYTES = 8 << 20
-"""What all others in hand take together."""
 MAX_BYTES: dict[MediaType, int] = {JSON: 16 << 20, MSGPACK: 64 << 20}
 """What is larger is not sent; the sink gets an error, and the job has the result. JSON is five times as large as what
 it is made of, and takes twelve times as much on the way: 310 MiB with the process itself, which has 512."""
@@ -130,12 +127,6 @@ def _asked_s(retry_after: str | None, now: float) -> float:
         return 0.0
 
 
-async def _pieces(body: bytes) -> AsyncGenerator[bytes, None]:
-    """A body bit by bit: whole, it is copied once more on its way to the socket."""
-    for at in range(0, len(body), PIECE_BYTES):
-        yield body[at : at + PIECE_BYTES]
-
-
 def _host(target: Target) -> str:
     return httpx.URL(target.address).netloc.decode()
 
@@ -156,7 +147,7 @@ class Dispatcher:
     def __init__(self, broker: Broker, allowed: AllowList) -> None:
         self._broker = broker
         self._allowed = allowed
-        self._bytes = {False: 0, True: 0}  # in hand: of all that is small, and of all that is large
+        self._room = SinkRoom()
         self._reading = asyncio.Semaphore(READING)
         self._at_host: Counter[str] = Counter()
         # Not by way of a proxy of the environment's choice: a sink was allowed as it is.
@@ -202,20 +193,28 @@ class Dispatcher:
         self, parcel: Parcel, job: str, to: str, size: int, make: Callable[[], Awaitable[CloudEvent]]
     ) -> None:
         """Make the event and send it, if there is room for it and its host is not busy; else it waits, not made yet."""
-        large, late = size > LARGE_BYTES, clock.now() - parcel.at > GIVE_UP_S
-        taken = self._bytes[large]
-        has_room = not taken if large else taken + size <= SMALL_BYTES
-        if not has_room or (self._is_busy(to) and not late):
+        host, late = self._asked(to), clock.now() - parcel.at > GIVE_UP_S
+        if not self._room.has(host, size) or (self._at_host[host] >= PER_HOST and not late):
             log.info("%s: busy", to)
             await parcel.nak(_turn_s(parcel))
             return
-        self._bytes[large] += size
-        try:
+        with self._room.taken(host, size):
             tries = await self._begin(parcel, job, to)
             if tries is not None:
-                await self._settle(parcel, job, to, await make(), tries)
-        finally:
-            self._bytes[large] -= size
+                await self._seen_to_its_end(parcel, job, to, make, tries)
+
+    async def _seen_to_its_end(
+        self, parcel: Parcel, job: str, to: str, make: Callable[[], Awaitable[CloudEvent]], tries: int
+    ) -> None:
+        try:
+            await self._settle(parcel, job, to, await make(), tries)
+        except (SIEError, asyncio.CancelledError):
+            # An outage or our own end, which kills nobody: one try, at most.
+            if parcel.attempt > 1:
+                with suppress(SIEError, TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self._broker.sinks.put(_tries(job), str(tries + 1).encode())
+            raise
 
     async def _begin(self, parcel: Parcel, job: str, to: str) -> int | None:
         """How often the sink was asked before; None: often enough, and it is a dead letter.
@@ -233,9 +232,17 @@ class Dispatcher:
         log.error("the result of job %s is a dead letter: %s", job, why)
         own = deadletters.event_headers(parcel.headers)
         await self._bury(parcel, job, own, parcel.data, len(parcel.data), why)
+        await self._unclaim(job)
         await parcel.ack()
         await self._broker.sinks.delete(_tries(job))
         return None
+
+    async def _unclaim(self, job: str) -> None:
+        """Let another parcel send the parts: what is sent again is one."""
+        entry = await self._broker.sinks.read(token(job))
+        if entry.value is not None and (sink := _sinks.decode(entry.value)).claimant:
+            free = msgspec.msgpack.encode(msgspec.structs.replace(sink, claimant=0))
+            await self._broker.sinks.replace(token(job), free, entry.revision)
 
     async def _event(self, parcel: Parcel, job: str, sink: Sink, replies: Sequence[Reply]) -> CloudEvent:
         most = MAX_BYTES[sink.media]
@@ -330,12 +337,13 @@ class Dispatcher:
         else:
             await self._post(target, event)
 
-    def _is_busy(self, to: str) -> bool:
+    def _asked(self, to: str) -> str:
+        """The host that is asked; empty: none is."""
         try:
             target = self._allowed.check(to)
         except InvalidInputError:
-            return False  # it is not asked
-        return target.kind == "http" and self._at_host[_host(target)] >= PER_HOST
+            return ""
+        return _host(target) if target.kind == "http" else ""
 
     async def _post(self, target: Target, event: CloudEvent) -> None:
         host = _host(target)
@@ -347,9 +355,7 @@ class Dispatcher:
         try:
             async with asyncio.timeout(ANSWER_S):  # the client's own counts from byte to byte
                 # Streamed, and its body not read: what a sink has to say is its status.
-                async with self._http.stream(
-                    "POST", target.address, headers=headers, content=_pieces(body)
-                ) as response:
+                async with self._http.stream("POST", target.address, headers=headers, content=pieces(body)) as response:
                     status, retry_after = response.status_code, response.headers.get("retry-after")
         except (httpx.HTTPError, TimeoutError, OSError) as error:
             raise _RefusedError(str(error) or type(error).__name__, again=True) from None

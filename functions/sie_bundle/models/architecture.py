@@ -99,13 +99,13 @@ def described(record: Family, given: dict[str, Any], path: Path) -> Architecture
         ModelLoadFailedError: a size is missing, or is none; or it asks for what is not computed here.
     """
     try:
-        named = {ours: given[theirs] for ours, theirs in record.config.items() if theirs in given}
+        # null, which publishers write, is what is said by leaving it out.
+        named = {ours: given[theirs] for ours, theirs in record.config.items() if given.get(theirs) is not None}
         given = {**record.constants, **given, **named}
         layers = by_layer(given) if record.way == "packed" else {}
         config = msgspec.convert(given | layers, type=Config, str_keys=True)
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         raise ModelLoadFailedError(f"{path} cannot be used: {error}.") from error
-    # null, which publishers write, is what is said by leaving it out.
     said = {name: given[name] for name in record.only if given.get(name) is not None}
     if strange := {name: value for name, value in said.items() if value != record.only[name]}:
         raise ModelLoadFailedError(f"{path} asks for what is not computed here: {strange}.")
