@@ -17,7 +17,7 @@ import pytest
 
 from sie_broker import claim, jobs, subjects
 from sie_broker.contract import Broker
-from sie_broker.events import sinks
+from sie_broker.events import sink_room, sinks
 from sie_broker.events.allow_list import AllowList
 from sie_broker.events.sinks import Answer, Dispatcher, Sink, answer_of, pause_s
 from sie_broker.jetstream.nats_broker import NatsBroker
@@ -308,7 +308,7 @@ async def test_a_result_too_large_for_a_sink_is_an_error_there(office: Office, m
 async def test_large_results_are_sent_one_at_a_time_and_keep_their_payload_as_dead_letters(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "LARGE_BYTES", 10)
+    monkeypatch.setattr(sink_room, "LARGE_BYTES", 10)
     office.server.hold.clear()
     office.server.answers = [(400, {})]
     async with dispatching(office):

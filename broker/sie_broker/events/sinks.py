@@ -25,9 +25,9 @@ from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import claim, clock, deadletters, jobs, merge, subjects
 from sie_broker.contract import Broker, Bucket
-from sie_broker.events import binding, envelope, exchange
+from sie_broker.events import binding, envelope, exchange, sink_room
 from sie_broker.events.allow_list import NATS, AllowList, Target
-from sie_broker.events.sink_room import LARGE_BYTES, SinkRoom, pieces
+from sie_broker.events.sink_room import SinkRoom, pieces
 from sie_broker.jetstream.parcels import work_off
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.parcel import Parcel
@@ -374,7 +374,7 @@ class Dispatcher:
         headers, data = binding.to_nats(event)
         headers |= {"ce-replyto": envelope.escape(to)}
         size = len(data)
-        if size > LARGE_BYTES:
+        if size > sink_room.LARGE_BYTES:
             headers["ce-dataref"] = envelope.escape(await self._broker.payloads.store("dead", job, data))
             data = b""
         await self._bury(parcel, job, headers, data, size, f"{to}: {why}")
