@@ -56,8 +56,16 @@ def unhurried(deployed: Deployed) -> Iterator[Deployed]:
     seconds = {"window": own["window"], "scale-to-zero-pod-retention-period": own["last_pod_kept"]}
     changes = [f"autoscaling.knative.dev/{name}={told}" for name, told in seconds.items()]
     kube.kn("service", "update", SERVICE, *(word for each in changes for word in ("--annotation-revision", each)))
+    # A pod that is up goes with the revision before, and is not the one that has to stay.
+    newest = kube.one("ksvc", SERVICE)["status"]["latestCreatedRevisionName"]
+    kube.until(lambda: all(revision(pod) == newest for pod in kube.objects("pods", kube.WORKERS)), 150)
     yield deployed
     deployed.apply()
+
+
+def revision(pod: kube.Object) -> str:
+    name: str = pod["metadata"]["labels"]["serving.knative.dev/revision"]
+    return name
 
 
 def test_every_part_may_be_killed_under_load_and_no_request_and_no_pod_of_a_lane_is_lost(unhurried: Deployed) -> None:
