@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 import yaml
 
+from sie_broker import process
 from sie_bundle.weights import repository
 from sie_config import catalog
 from sie_config.api.app import app
@@ -24,7 +24,6 @@ from tests import tiny_model
 from tests.bundle.hub_double import COMMIT, HubDouble
 from tests.config.model_folders import sentence
 from tests.config.served import ADMIN, NAME, Service, served
-from tests.conftest import eventually
 from tests.sdk.cli.running import sie
 
 REPO = "acme/tiny"
@@ -156,14 +155,8 @@ async def config_service() -> AsyncIterator[tuple[str, Service]]:
     """A config service that a command can reach, and what it keeps."""
     async with served() as service:
         keeper = app(service.registry, service.writer, Access(ADMIN, ""), NAME)
-        server = uvicorn.Server(uvicorn.Config(keeper, port=0, log_level="error", lifespan="off"))
-        running = asyncio.create_task(server.serve())
-        await eventually(lambda: server.started)
-        try:
-            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", service
-        finally:
-            server.should_exit = True
-            await running
+        async with process.serving(keeper, "127.0.0.1", 0, drain_s=0) as port:
+            yield f"http://127.0.0.1:{port}", service
 
 
 async def test_without_a_file_to_write_the_model_is_added_to_what_is_served(tmp_path: Path) -> None:

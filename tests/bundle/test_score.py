@@ -204,7 +204,7 @@ def test_maxsim_sums_the_best_match_of_each_query_token(late: EncoderModel) -> N
 def test_maxsim_reads_texts_with_the_prompts_that_encode_gives_them(
     prompts: dict[str, str], tiny_folder: Path, late: EncoderModel
 ) -> None:
-    dense = Dense(dim=32, **prompts)  # type: ignore[arg-type]
+    dense = msgspec.convert({"dim": 32, **prompts}, Dense)
     spec = msgspec.structs.replace(late.spec, tasks=msgspec.structs.replace(late.spec.tasks, dense=dense))
     model = tiny_model.load(spec, tiny_folder)
 

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 import yaml
 
+from sie_broker import process
 from sie_config.model import model_spec
 from tests.config.served import ADMIN, Service, served
-from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 from tests.sdk.cli.running import sie
 
@@ -24,15 +23,8 @@ BYTES = os.fsdecode(b"a\xff")
 @pytest.fixture
 async def reached() -> AsyncIterator[tuple[str, Service]]:
     """Where the service is, and what it keeps."""
-    async with served(SPEC) as service:
-        server = uvicorn.Server(uvicorn.Config(service.app, port=0, log_level="error", lifespan="off"))
-        running = asyncio.create_task(server.serve())
-        await eventually(lambda: server.started)
-        try:
-            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", service
-        finally:
-            server.should_exit = True
-            await running
+    async with served(SPEC) as service, process.serving(service.app, "127.0.0.1", 0, drain_s=0) as port:
+        yield f"http://127.0.0.1:{port}", service
 
 
 @pytest.mark.parametrize(

@@ -17,36 +17,31 @@ PIECE_BYTES = 256 << 10
 
 
 class SinkRoom:
-    """What is in hand. A host is "" where none is asked."""
+    """What is in hand. A host is "" where none is asked; sizes are bytes."""
 
     def __init__(self) -> None:
-        self._large, self._small = 0, 0
-        self._for_host: Counter[str] = Counter()
+        self._bytes = {True: 0, False: 0}  # of what is large, and of all else
+        self._for_host: Counter[str] = Counter()  # of all else
 
     def has(self, host: str, size: int) -> bool:
         """Whether there is room for a result of so many bytes."""
         if size > LARGE_BYTES:
-            return not self._large
+            return not self._bytes[True]
         own = self._for_host[host]
-        return self._small + size <= SMALL_BYTES and (not own or own + size <= HOST_BYTES)
+        return self._bytes[False] + size <= SMALL_BYTES and (not own or own + size <= HOST_BYTES)
 
     @contextmanager
     def taken(self, host: str, size: int) -> Iterator[None]:
         """Hold it meanwhile."""
-        if size > LARGE_BYTES:
-            self._large += size
-            try:
-                yield
-            finally:
-                self._large -= size
-            return
-        self._small += size
-        self._for_host[host] += size
+        large = size > LARGE_BYTES
+        own = 0 if large else size
+        self._bytes[large] += size
+        self._for_host[host] += own
         try:
             yield
         finally:
-            self._small -= size
-            self._for_host[host] -= size
+            self._bytes[large] -= size
+            self._for_host[host] -= own
             if not self._for_host[host]:
                 del self._for_host[host]
 

@@ -67,7 +67,7 @@ class Tokens(NamedTuple):
     """[n]: so many tokens of each, from the first, are attended to."""
 
     def counted(self, padding: int | None) -> npt.NDArray[np.int64]:
-        """``positions`` as RoBERTa counts them: tokens of the id ``padding`` are left out, and stand at -1."""
+        """[tokens]: ``positions`` as RoBERTa counts them: tokens of the id ``padding`` are left out and stand at -1."""
         if padding is None or not (skipped := self.ids == padding).any():
             return self.positions
         left_out = np.concatenate([[0], np.cumsum(skipped)])

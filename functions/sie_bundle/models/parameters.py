@@ -100,7 +100,7 @@ class Parameters:
         return _of_rows(name, taken, rows)
 
     def rows(self, name: str, numbers: Sequence[int]) -> Tensor:
-        """Some rows of a table, in float32; of a whole vocabulary nothing else is moved or counted.
+        """[numbers, hidden]: some rows of a table, in float32; of a whole vocabulary nothing else is moved or counted.
 
         Raises:
             ModelLoadFailedError: as `table`.

@@ -2,7 +2,7 @@
 
 Owns how many threads a list of texts takes. The tokenizers library has threads of its own for that, and they are off:
 a request goes through them even where it is alone on its core, and where many ask at once they are more than there are
-cores (``bench/README.md``).
+cores. What that is worth is measured in ``docs/engine.md``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Spread:
-    """Does something to every text of a list, on up to so many ``cores`` in all, whoever calls."""
+    """Does something to every text of a list, on ``count`` cores at most in all, whoever calls."""
 
-    def __init__(self, cores: int) -> None:
-        self._free = threading.Semaphore(cores)
-        self._threads = ThreadPoolExecutor(max(1, cores - 1), thread_name_prefix="tokenize")
+    def __init__(self, count: int) -> None:
+        self._free = threading.Semaphore(count)
+        self._threads = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="tokenize")
 
     def __call__(self, each: Callable[[Sequence[Any]], list[T]], texts: Sequence[Any]) -> list[T]:
-        """What ``each`` makes of the texts, one result per text in their order; it is called with some of them.
+        """What ``each`` makes of the texts, one result per text in their order; it is called
+        with all of them, or with some at a time in several threads at once.
 
         Raises:
             Exception: what ``each`` raises; the first that did.

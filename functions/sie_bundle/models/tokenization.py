@@ -6,6 +6,7 @@ Prompts and templates are put together by the operations.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -128,7 +129,7 @@ class Tokenizer:
         """[vocabulary]: whether a token is one of ASCII's punctuation characters alone."""
         table = np.zeros(len(self.token_lengths), dtype=np.bool_)
         for token, number in self.tokens().items():
-            table[number] = len(token) == 1 and "!" <= token <= "~" and not token.isalnum()
+            table[number] = len(token) == 1 and token in string.punctuation
         return table
 
     @property
