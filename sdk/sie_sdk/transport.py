@@ -39,13 +39,19 @@ def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
         InvalidInputError, UnexpectedReplyError: the request cannot be sent, or its reply not be read.
     """
     with _translated(http, server, effect):
-        return _reply(effect, http.send(_request(http, server, effect)))
+        response = http.send(_request(http, server, effect))
+        if http.is_closed and (stream := response.extensions.get("network_stream")) is not None:
+            stream.close()  # it was still being connected when the pool was closed, which then knew nothing of it
+        return _reply(effect, response)
 
 
 async def send_async(http: httpx.AsyncClient, server: Server, effect: Send) -> Reply:
     """:func:`send`, awaited."""
     with _translated(http, server, effect):
-        return _reply(effect, await http.send(_request(http, server, effect)))
+        response = await http.send(_request(http, server, effect))
+        if http.is_closed and (stream := response.extensions.get("network_stream")) is not None:
+            await stream.aclose()  # as in `send`
+        return _reply(effect, response)
 
 
 def _limits(max_connections: int, keep_alive: bool) -> httpx.Limits:

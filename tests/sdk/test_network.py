@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,6 +90,47 @@ def test_an_authority_of_the_environment_is_trusted(
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     secure.script = [vectors()]
     assert encode(secure.url).dense is not None
+
+
+@pytest.mark.parametrize("kind", [SIEClient, SIEAsyncClient])
+async def test_a_connection_that_was_still_being_made_when_its_client_was_closed_does_not_stay_open(
+    kind: type[Any], authority: trustme.CA, trusting: ssl.SSLContext
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        slow.settimeout(30)
+        own = httpx.Client(verify=trusting) if kind is SIEClient else httpx.AsyncClient(verify=trusting)
+        client = kind(f"https://127.0.0.1:{slow.getsockname()[1]}", http_client=own)
+        if kind is SIEClient:
+            call = asyncio.create_task(asyncio.to_thread(client.encode, "m", "a"))
+        else:
+            call = asyncio.create_task(client.encode("m", "a"))
+        near, _ = await asyncio.to_thread(slow.accept)  # its handshake has to wait
+        for each in (client.close, own.close if isinstance(own, httpx.Client) else own.aclose):
+            if (closing := each()) is not None:
+                await closing
+        assert await asyncio.to_thread(_answered_to_the_end, context, near) == b""
+        assert (await call).dense is not None
+
+
+def _answered_to_the_end(context: ssl.SSLContext, near: socket.socket) -> bytes:
+    """Answer one request, and wait for the end of the connection; returns what came before it."""
+    near.settimeout(30)
+    with context.wrap_socket(near, server_side=True, suppress_ragged_eofs=True) as secured:
+        asked = b""
+        while b"\r\n\r\n" not in asked:
+            asked += secured.recv(65536)
+        length = int(asked.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        missing = length - len(asked.split(b"\r\n\r\n", 1)[1])
+        while missing > 0:
+            missing -= len(secured.recv(65536))
+        answer = vectors()
+        head = (
+            f"HTTP/1.1 200 OK\r\nContent-Type: {answer.headers['Content-Type']}\r\nContent-Length: {len(answer.body)}"
+        )
+        secured.sendall(head.encode() + b"\r\n\r\n" + answer.body)
+        return secured.recv(1)
 
 
 def test_a_proxy_is_gone_through_by_a_tunnel(
