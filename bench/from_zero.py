@@ -54,11 +54,11 @@ def _account(answered: float, startup: dict[str, float], timing: Any) -> dict[st
     """Split the cold request's time at the milestones the bundle noted; they count from the decision to start it."""
     taken = timing.queue_ms / 1000
     return {
-        "cold request: until its bundle takes it (demand, process start, imports without torch)": taken,
-        "  of which from the decision to start until it pulls": startup["pulling"],
-        "cold request: load (weights, tokenizer; torch's import is the longest part)": timing.tokenization_ms / 1000,
-        "  of which until torch is imported, from the decision to start": startup["engine"],
-        "  of which until the model is loaded and warmed up": startup["first model"],
+        "cold request: until its bundle takes it (demand, process start, torch's import)": taken,
+        "  of which from the decision to start until torch is imported": startup["engine"],
+        "  of which until it pulls": startup["pulling"],
+        "cold request: load (what is left of it: begun while torch is imported)": timing.tokenization_ms / 1000,
+        "  of which until the model is loaded and warmed up, from the decision to start": startup["first model"],
         "cold request: forward": timing.inference_ms / 1000,
         "cold request: way back": answered - timing.total_ms / 1000,
         "cold request: from zero to the first vector": answered,

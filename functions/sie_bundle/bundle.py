@@ -1,7 +1,7 @@
 """One bundle, put together: engine, worker, presence and door. The same in a process of its own and in ``sie serve``.
 
-Owns the life of a worker: warm the engine while everything else starts, pull at once, ready when the engine is up,
-drain with a deadline. Not here: the process (``__main__``), the broker it is given.
+Owns the life of a worker: warm the engine while everything else starts, load what is waited for beside it, pull and be
+ready when the engine is up, drain with a deadline. Not here: the process (``__main__``), the broker it is given.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from sie_broker import process
@@ -35,7 +36,7 @@ from sie_bundle.settings import Settings
 from sie_bundle.worker import Worker
 from sie_config.model.variant import name_of
 from sie_config.registry import Registry
-from sie_sdk.errors import ConfigurationError
+from sie_sdk.errors import ConfigurationError, QueueUnavailableError, SIEError
 from sie_sdk.types import Priority
 
 log = logging.getLogger("sie.bundle")
@@ -50,6 +51,10 @@ after another: while it does, the next is made ready."""
 
 BATCH_TOKENS, GPU_BATCH_TOKENS = 512, 32_768
 """The most tokens of a batch on a CPU, and on a GPU."""
+
+
+AHEAD = 4
+"""The most models that are loaded beside the import of the engine because work for them waits."""
 
 
 LEAVE_S = 5.0
@@ -146,33 +151,45 @@ class Bundle:
         )
         self.door = Door(self.presence, registry, self.worker.run, settings.max_body_bytes)
         self._membership = Membership(broker.pools, self.presence.worker, self._told)
-        self._registry, self._home = registry, lane
+        self._broker, self._registry, self._home = broker, registry, lane
         self._duties = Duties(stop)
         self._pins = Pins(registry, self.residency, lane, settings.pinned_models.split(","), self._duties)
 
     async def start(self, warming: Warming) -> None:
-        """Pull at once, so that the first request's weights and tokenizer load while torch is imported.
+        """Pull once the engine is there, and have the weights and tokenizer of the first request by then.
+
+        Not before: what is taken by a worker that then cannot start has lost one of its deliveries, and it is started
+        again and again.
 
         Raises:
             ConfigurationError: torch does not find the device.
         """
-        for duty in (self.presence.beat(), self._pins.follow(), self._membership.follow()):
+        for duty in (self.presence.beat(), self._pins.follow(), self._membership.follow(), self._load_ahead()):
             self._duties.begin(duty)
-        self.worker.start()
-        self.presence.milestone("pulling")
         await warming.done()
         check_device(self._settings.device)
         self._device_found.set()
         self._duties.begin(self.residency.watch())
         self.presence.milestone("engine")
+        self.worker.start()
+        self.presence.milestone("pulling")
         self.presence.became("ready")
         log.info("ready: %s", self.presence.startup)
 
+    async def _load_ahead(self) -> None:
+        """Load the models for which work waits, without taking it."""
+        with suppress(QueueUnavailableError):  # the worker finds them when it pulls
+            models = sorted({queue.model for queue in await self._broker.waiting(self._home)})
+            await asyncio.gather(*(self._load(model) for model in models[:AHEAD]))
+
+    async def _load(self, model: str) -> None:
+        with suppress(SIEError):  # whoever asks for the model is told
+            await self.residency.model(self._registry.resolve(model))
+
     async def cannot_start(self, error: Exception) -> None:
-        """Say why, and let go unanswered of what was pulled: the broker, once closed, gives it to workers that can."""
+        """Say why. Nothing was pulled yet, and what waits stays for workers that can."""
         await self.presence.cannot_start(error)
         self.door.draining.set()
-        await self.worker.drain(0)
         await self._duties.end()
 
     async def drain(self) -> None:

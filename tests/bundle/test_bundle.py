@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 import msgspec
 import pytest
 
+from sie_broker import jobs
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBroker
-from sie_broker.records import LoadFailure, Work
+from sie_broker.records import LoadFailure, Queue, Work
+from sie_broker.room import Room
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.settings import Settings
 from sie_config.model.model_spec import Lora, Profile
@@ -176,22 +181,62 @@ async def test_a_model_on_its_way_in_and_one_that_did_not_load_are_announced_wit
     assert bundle.presence.now().failed == {}
 
 
-async def test_a_worker_without_its_device_answers_nothing_and_what_it_pulled_is_let_go(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_worker_without_its_device_takes_nothing_and_says_why(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nats_url: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    spec, broker = tiny_model.spec(tiny_folder, PLAIN), MemoryBroker()
+    spec, broker = tiny_model.spec(tiny_folder, PLAIN), NatsBroker(nats_url, "test")
     await broker.connect()
-    # No device of any machine, for a load must fail.
-    made = Bundle(broker, Registry([spec]), Settings(device="cuda:99", cache_dir=str(tmp_path)), asyncio.Event())
+    await broker.provision([(lane_of(spec), spec.id)])
     body = wire.request_body(EncodeRequest([Item(text="hello")]))
-    with broker.expect("w") as (inbox, answer):
-        await broker.submit(Work("w", "encode", lane_of(spec), spec.id, body, time.time(), reply_to=inbox))
+    await broker.submit(Work("w", "encode", lane_of(spec), spec.id, body, time.time()))
+    for name in ("first", "again"):  # a platform restarts it
+        own = NatsBroker(nats_url, name)
+        await own.connect()
+        # No device of any machine, for a load must fail.
+        made = Bundle(own, Registry([spec]), Settings(device="cuda:99", cache_dir=str(tmp_path)), asyncio.Event())
+        # Until it has begun to load what waits, and for as long as it takes to pull something.
+        caplog.clear()
+        warming = Warming()
+        monkeypatch.setattr(warming, "join", partial(_until, lambda: f"loading {PLAIN} failed" in caplog.text))
         with pytest.raises(ConfigurationError) as caught:
-            await made.start(Warming())
-        await eventually(lambda: f"loading {PLAIN} failed" in caplog.text)
+            await made.start(warming)
         await made.cannot_start(caught.value)
-        assert not answer.done() and made.worker.in_hand == 0
+        assert made.worker.in_hand == 0
         assert made.presence.now().fault.startswith("CONFIGURATION") and made.presence.now().failed == {}
-    made.residency.close()
-    made.executor.close()
+        made.residency.close()
+        made.executor.close()
+        await own.close()
+    assert await jobs.result(broker.jobs, "w") is None
+    async with aclosing(broker.pull(Queue(lane_of(spec), spec.id), Room(1), lambda: 0)) as deliveries:
+        assert (await anext(deliveries)).attempt == 1
+    await broker.close()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    """As `eventually`, in a thread."""
+    end = time.monotonic() + 30
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+async def test_the_model_of_what_waits_is_loaded_while_the_engine_is_imported_and_nothing_is_taken(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, broker, ready = tiny_model.spec(tiny_folder, PLAIN), MemoryBroker(), Event()
+    await broker.connect()
+    made = Bundle(broker, Registry([spec]), Settings(cache_dir=str(tmp_path)), asyncio.Event())
+    body = wire.request_body(EncodeRequest([Item(text="hello")]))
+    await broker.submit(Work("w", "encode", lane_of(spec), spec.id, body, time.time()))
+    warming = Warming()
+    warming.join()
+    monkeypatch.setattr(warming, "join", partial(_until, ready.is_set))
+    starting = asyncio.create_task(made.start(warming))
+    await eventually(lambda: made.residency.resident() == (PLAIN,))
+    assert made.worker.in_hand == 0 and made.presence.now().state == "starting"
+    ready.set()
+    await starting
+    reply = await jobs.wait_result(broker.jobs, "w", 10)
+    assert reply is not None and reply.status == 200
+    await made.drain()
+    await broker.close()

@@ -45,14 +45,14 @@ def test_pods_on_their_way_out_are_not_counted_and_each_life_has_its_times() -> 
 
 
 def test_the_start_of_a_process_is_told_from_its_log_and_its_milestones() -> None:
-    startup = {"imports": 0.5, "connected": 0.6, "pulling": 0.7, "engine": 1.5, "first model": 2.0}
+    startup = {"imports": 0.5, "connected": 0.6, "engine": 1.4, "pulling": 1.5, "first model": 2.0}
     log = [
         Line(101.2, "bundle INFO working for pool default"),
-        Line(101.5, "bundle INFO ready: {'imports': 0.5, 'pulling': 0.7, 'engine': 1.5}"),
+        Line(101.5, "bundle INFO ready: {'imports': 0.5, 'engine': 1.4, 'pulling': 1.5}"),
     ]
     steps = timeline.of_the_process(log, startup, Timing(batch_wait_ms=200, inference_ms=300, total_ms=9999))
     assert steps[0] == Step(100.0, "process begun")
-    assert [step.at for step in steps] == [100.0, 100.5, 100.6, 100.7, 101.5, 102.0, 102.5]
+    assert [step.at for step in steps] == [100.0, 100.5, 100.6, 101.4, 101.5, 102.0, 102.5]
 
 
 def test_what_demand_asked_for_is_read_from_the_holders_log() -> None:

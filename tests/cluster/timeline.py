@@ -96,8 +96,8 @@ def of_the_process(log: Sequence[Line], startup: Mapping[str, float], timing: Ti
     named = {
         "imports": "imported, but for torch",
         "connected": "connected to NATS",
-        "pulling": "catalogue read, pulling work",
         "engine": "torch imported",
+        "pulling": "pulling work",
         "first model": "weights loaded, model warm",
     }
     computed = began + startup["first model"] + (timing.batch_wait_ms + timing.inference_ms) / 1000
