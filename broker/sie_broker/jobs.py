@@ -89,8 +89,20 @@ async def find(bucket: Bucket, job_id: str) -> Job | None:
 
 
 async def keep(bucket: Bucket, reply: Reply) -> None:
-    """Keep the reply as the job's result."""
-    await bucket.put(f"result.{token(reply.id)}", _encoder.encode(reply))
+    """Keep the reply as the job's result. An error does not take the place of an answer.
+
+    It may be that of a worker that stood still while another had its lease, and answered.
+    """
+    key, value = f"result.{token(reply.id)}", _encoder.encode(reply)
+    if reply.status < 400:
+        await bucket.put(key, value)
+        return
+    while True:
+        kept = await bucket.read(key)
+        if kept.value is not None and _replies.decode(kept.value).status < 400:
+            return
+        if await bucket.replace(key, value, kept.revision) is not None:
+            return
 
 
 async def result(bucket: Bucket, job_id: str) -> Reply | None:

@@ -186,6 +186,20 @@ async def test_work_without_an_inbox_leaves_its_reply_as_the_job_s_result(ready:
     assert await jobs.wait_result(ready.jobs, "cold", 0) == kept
 
 
+async def test_an_error_that_comes_late_takes_no_answer_s_place_and_an_answer_takes_an_error_s(ready: Broker) -> None:
+    refused = Reply(id="job", data=b"out of memory", status=503)
+    for reply in (refused, msgspec.structs.replace(refused, data=b"once more")):
+        await ready.deliver_reply(None, reply)
+        assert await jobs.result(ready.jobs, "job") == reply
+    answer = Reply(id="job", data=b"answer")
+    await ready.deliver_reply(None, answer)
+    await ready.deliver_reply(None, refused)
+    assert await jobs.result(ready.jobs, "job") == answer
+    await jobs.forget_result(ready.jobs, "job", await jobs.result_revision(ready.jobs, "job"))
+    await ready.deliver_reply(None, refused)
+    assert await jobs.result(ready.jobs, "job") == refused
+
+
 async def test_a_result_that_was_not_told_of_is_found_by_looking_again(
     ready: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
