@@ -34,7 +34,7 @@ class Delivery(Protocol):
         """Hand the answer to whoever waits; when nobody does, keep it as the job's result. May be tried again.
 
         Raises:
-            QueueFullError: no room for an answer of that size.
+            QueueFullError: no room for it now; a shorter one may find some, except at a sink.
             PayloadTooLargeError: it never can be a message.
         """
         ...

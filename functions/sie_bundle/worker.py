@@ -18,6 +18,7 @@ from sie_broker.ending import end
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
+from sie_broker.subjects import is_sink
 from sie_bundle.anteroom import Anteroom, Places
 from sie_bundle.isolation import Isolation
 from sie_bundle.pulls import Pulls
@@ -40,6 +41,8 @@ log = logging.getLogger("sie.bundle.worker")
 UNKNOWN_S = 1.0
 """After so long work is given out once more whose model the ingress knows and this worker does not, or with which
 something went wrong on the way to its computation."""
+FULL_S = 60.0
+"""The same of work for whose answer there was no room: what is kept ends all the time, but lives for an hour."""
 
 Operation = Callable[[Work], Awaitable[bytes]]
 """Computes the reply body of one request; raises `SIEError` for what the caller should know."""
@@ -133,10 +136,12 @@ class Worker:
     async def _handle(self, delivery: Delivery) -> None:
         try:
             await self._settled(delivery)
+        except QueueFullError as error:
+            log.warning("work %s is given back, there is no room for its answer: %s", delivery.work.id, error)
+            await _give_back(delivery, FULL_S)
         except Exception:  # left in hand, it would be renewed for as long as this worker lives, and answered by nobody
             log.exception("work %s is given back", delivery.work.id)
-            with suppress(QueueUnavailableError):
-                await delivery.nak(UNKNOWN_S)
+            await _give_back(delivery, UNKNOWN_S)
 
     async def _settled(self, delivery: Delivery) -> None:
         if delivery.attempt > 1 and await self._answered(delivery.work):
@@ -223,16 +228,22 @@ class Worker:
                 await _pause(f"the data of {work.id}", error)
 
     async def _reply(self, delivery: Delivery, reply: Reply) -> None:
-        """Send the reply; while the broker is away keep it rather than compute it again."""
+        """Send the reply; while the broker is away keep it rather than compute it again.
+
+        To hold it until there is room would keep everybody else's requests waiting: an error takes its place. Not at a
+        sink, where room for one is as good as room for the answer, and whose caller can wait.
+
+        Raises:
+            QueueFullError: no room for the answer, nor for an error.
+        """
+        later = delivery.work.reply_to is not None and is_sink(delivery.work.reply_to)
         while True:
             try:
                 return await delivery.reply(reply)
             except (QueueFullError, PayloadTooLargeError) as error:
-                if reply.status < 400:
-                    # To hold it until there is room would keep everybody else's requests waiting.
-                    reply = self._failed(delivery.work, error)
-                    continue
-                await _pause(f"the reply {reply.id}", error)
+                if reply.status >= 400 or (later and isinstance(error, QueueFullError)):
+                    raise
+                reply = self._failed(delivery.work, error)
             except QueueUnavailableError as error:
                 await _pause(f"the reply {reply.id}", error)
 
@@ -241,6 +252,11 @@ def unexpected(work: Work) -> SIEError:
     """What a caller is told of the error that is handled now, which nobody expected; the log has the rest."""
     log.exception("work %s (%s, %s) failed", work.id, work.op, work.model)
     return SIEError("Something went wrong in the worker.", hint="Its log has the details under the job's id.")
+
+
+async def _give_back(delivery: Delivery, delay: float) -> None:
+    with suppress(QueueUnavailableError):
+        await delivery.nak(delay)
 
 
 async def _pause(what: str, error: SIEError) -> None:

@@ -31,6 +31,7 @@ CHANGED = Limits(
     work_max_messages=5,
     work_max_age_s=600,
     job_lifetime_s=120,
+    job_max_bytes=2 << 20,
     ack_wait_s=2,
 )
 
@@ -108,6 +109,8 @@ async def test_limits_change_in_place_and_what_is_kept_stays(broker: NatsBroker)
             await delivery.nak(delay=1)
     await provisioner(broker, CHANGED).ensure([(LANE, "org/a")])
     assert (await ask(broker, "STREAM.INFO.WORK_default"))["config"]["max_msgs"] == 5
+    assert (await ask(broker, f"STREAM.INFO.KV_{streams.JOBS}"))["config"]["max_bytes"] == 2 << 20
+    assert (await ask(broker, f"STREAM.INFO.{streams.DUE}"))["config"]["max_msgs"] == -1, "its own"
     assert (await ask(broker, "STREAM.INFO.KV_sie_jobs"))["config"]["max_age"] == 120 * streams.NANO
     assert {each["config"]["ack_wait"] for each in (await consumers(broker)).values()} == {2 * streams.NANO}
     # More waits than the new limit allows: nothing of it is thrown away, only new work is refused.

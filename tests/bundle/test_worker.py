@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import msgspec
 import pytest
 
-from sie_broker import jobs, room
-from sie_broker.contract import Broker
+from sie_broker import jobs, room, subjects
+from sie_broker.contract import Broker, Bucket
+from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.streams import DUE, JOBS, Limits
 from sie_broker.records import Lane, Queue, Reply, Work
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry, lane_of
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InvalidInputError, QueueFullError
 from tests.conftest import eventually
 from tests.ingress.conftest import MODEL, SPEC
 
@@ -208,6 +211,57 @@ async def test_a_draining_worker_finishes_what_it_holds_and_leaves_the_rest_to_o
             assert (await result(ready, each)).data == b"done"
         await backlog_empty(ready)
     assert sorted(held + other.seen) == sorted(ids)
+
+
+@pytest.fixture
+async def narrow(nats_url: str) -> AsyncIterator[NatsBroker]:
+    """A broker with little room for jobs and hardly any for results due at sinks."""
+    broker = NatsBroker(nats_url, "test", Limits(job_max_bytes=1 << 20))
+    await broker.connect()
+    await broker.provision([(LANE, MODEL)])
+    js = broker.nc.jetstream()
+    due = (await js.stream_info(DUE)).config
+    due.max_msgs = 2
+    await js.update_stream(due)
+    yield broker
+    await broker.close()
+
+
+async def fill(bucket: Bucket) -> None:
+    """Leave no room for even an error."""
+    number = itertools.count()
+    for size in (100_000, 10_000, 1000, 100, 1):
+        with suppress(QueueFullError):
+            while True:
+                await bucket.put(f"filler.{next(number)}", bytes(size))
+
+
+@pytest.mark.parametrize("full", ["jobs", "sinks"])
+async def test_answers_without_room_keep_nobody_waiting_and_are_given_once_there_is_some(
+    narrow: NatsBroker, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sie_bundle.worker.FULL_S", 1.0)
+    operation, ids = Counting(), [f"w{i}" for i in range(10)]
+    if full == "jobs":
+        await fill(narrow.jobs)
+    else:
+        for each in ("a", "b"):
+            await narrow.deliver_reply(subjects.sink(each), Reply(id=each, data=b""))
+    async with working(narrow, operation):
+        for each in ids:
+            sink = subjects.sink(each) if full == "sinks" else None
+            await narrow.submit(msgspec.structs.replace(work(each), reply_to=sink))
+        await eventually(lambda: set(operation.seen) == set(ids))
+        with narrow.expect("warm") as (inbox, coming):
+            await narrow.submit(msgspec.structs.replace(work("warm"), reply_to=inbox))
+            async with asyncio.timeout(20):
+                assert (await coming).data == b"done"
+        js = narrow.nc.jetstream()
+        await js.purge_stream(f"KV_{JOBS}")
+        await narrow.provision([(LANE, MODEL)])  # with its own limits, which leave room for all that is due
+        for each in ids:
+            assert (await result(narrow, each)).data == b"done"
+        await backlog_empty(narrow)
 
 
 class Room(room.Room):

@@ -199,7 +199,7 @@ class NatsBroker:
         if not self._hand_out(reply):
             try:
                 await jobs.keep(self.jobs, reply)
-            except QueueUnavailableError as error:
+            except (QueueUnavailableError, QueueFullError) as error:
                 log.warning("reply %s was not taken, its worker will keep it: %s", reply.id, error)
                 return
         self._confirmations.confirm(message.reply)
@@ -252,7 +252,7 @@ class NatsBroker:
             with translated():
                 await self._js.publish(sink, reply.id.encode(), headers={"Nats-Msg-Id": reply.id})
         except QueueFullError as full:
-            raise QueueUnavailableError("Too many results wait for their sinks.", retry_after=5.0) from full
+            raise QueueFullError("Too many results wait for their sinks.", retry_after=5.0) from full
 
     def due(self, room: Room) -> AsyncGenerator[Parcel, None]:
         return parcels(self.nc, streams.DUE, room, self._link)
@@ -305,7 +305,7 @@ class NatsBroker:
         try:
             await self.dead.bury(letter, found.sequence.stream)
             await message.term()  # its payload, if it refers to one, is not known to be its own, and expires
-        except (QueueUnavailableError, nats.errors.Error) as error:
+        except (QueueUnavailableError, QueueFullError, nats.errors.Error) as error:
             log.warning("dead letter %s waits for its next delivery: %s", letter.id, error)
 
     async def beat(self, state: WorkerState) -> None:

@@ -66,6 +66,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long work may wait: longer than any cold start. What is older is thrown away."""
     job_lifetime_s: Seconds = LIFETIME_S
     """How long a job and its result can be asked for."""
+    job_max_bytes: Bytes = 1 << 30
+    """What jobs and their results may take; set aside too. Beyond it `QUEUE_FULL` is the result, or one comes later."""
     ack_wait_s: Seconds = 30.0
     """How long after a worker's last sign of life its work is given to another. It gives one every third of that."""
     payload_max_bytes: Bytes = 2 << 30
@@ -114,9 +116,10 @@ def dead_stream(limits: Limits) -> dict[str, Any]:
 
 def parcel_streams(limits: Limits) -> Iterable[dict[str, Any]]:
     """The small work queues: what is not taken in time is thrown away, what is too much refused."""
-    for name, subject, age_s in (
-        (DUE, f"{subjects.SINK}.*", limits.work_max_age_s + limits.job_lifetime_s),
-        (EVENTS, f"{subjects.EVENTS}.*", limits.work_max_age_s),
+    for name, subject, age_s, max_messages in (
+        # Room for a million at the least: a result that finds none is computed again.
+        (DUE, f"{subjects.SINK}.*", limits.work_max_age_s + limits.job_lifetime_s, -1),
+        (EVENTS, f"{subjects.EVENTS}.*", limits.work_max_age_s, limits.work_max_messages),
     ):
         yield {
             "name": name,
@@ -126,7 +129,7 @@ def parcel_streams(limits: Limits) -> Iterable[dict[str, Any]]:
             "num_replicas": limits.stream_replicas,
             "discard": "new",
             "max_age": int(age_s * NANO),
-            "max_msgs": limits.work_max_messages,
+            "max_msgs": max_messages,
             "max_bytes": 256 << 20,
             "duplicate_window": int(DUPLICATES_S * NANO),
             "allow_direct": True,
@@ -176,7 +179,12 @@ def buckets(limits: Limits) -> Iterable[dict[str, Any]]:
     # Not direct: a replica that lags would not know a job whose 202 has just been answered.
     largest = 2 * claim.REPLY_INLINE_BYTES
     yield bucket_stream(
-        JOBS, limits, ttl_s=limits.job_lifetime_s, direct=False, max_bytes=1 << 30, max_value_bytes=largest
+        JOBS,
+        limits,
+        ttl_s=limits.job_lifetime_s,
+        direct=False,
+        max_bytes=limits.job_max_bytes,
+        max_value_bytes=largest,
     )
     # On file too: a stream in memory would be gone after a restart of the server, and with it every heartbeat.
     yield bucket_stream(PRESENCE, limits, ttl_s=PRESENCE_TTL_S)
