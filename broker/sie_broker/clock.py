@@ -26,7 +26,7 @@ ASK_EVERY_S = 60.0
 ASK_AGAIN_S = 1.0
 
 
-def _steady() -> float:
+def steady() -> float:
     """Seconds that go on while the machine sleeps, where the system has such a clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
@@ -34,7 +34,7 @@ def _steady() -> float:
 class Clock:
     """``wall``: the machine's clock, which somebody may set. ``steady``: one that nobody can."""
 
-    def __init__(self, wall: Callable[[], float] = lambda: time.time(), steady: Callable[[], float] = _steady) -> None:
+    def __init__(self, wall: Callable[[], float] = lambda: time.time(), steady: Callable[[], float] = steady) -> None:
         self._wall = wall
         self._steady = steady
         self._ahead = wall() - steady()

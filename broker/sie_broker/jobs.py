@@ -1,7 +1,8 @@
 """Jobs: what is known of accepted work whose answer nobody is holding a connection for.
 
-Owns the two entries of a job in the jobs bucket: ``job.<id>`` (accepted) and ``result.<id>`` (answered). The bucket's
-lifetime is the job's lifetime. Who computes and who asks is not decided here.
+Owns the two entries of a job in the jobs bucket, ``job.<id>`` (accepted) and ``result.<id>`` (answered), and where its
+work went that was queued anew (``anew.<stream>.<sequence>``). The bucket's lifetime is the job's lifetime. Who computes
+and who asks is not decided here.
 """
 
 from __future__ import annotations
@@ -130,6 +131,16 @@ async def result_revision(bucket: Bucket, job_id: str) -> int:
 async def forget_result(bucket: Bucket, job_id: str, revision: int) -> None:
     """Forget the job's result if it is still that one; a newer one stays."""
     await bucket.remove(f"result.{token(job_id)}", revision)
+
+
+async def queued_anew(bucket: Bucket, stream: str, sequence: int, anew: int) -> None:
+    """Note that the work of one sequence is that of another one now: its receipts stay good."""
+    await bucket.put(f"anew.{stream}.{sequence}", b"%d" % anew)
+
+
+async def where_anew(bucket: Bucket, stream: str, sequence: int) -> int:
+    """The sequence that work which is not at its own any more was queued anew at; 0: it was not."""
+    return int(await bucket.get(f"anew.{stream}.{sequence}") or 0)
 
 
 async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | None:

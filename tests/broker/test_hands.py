@@ -190,6 +190,22 @@ async def test_work_whose_ingress_is_gone_is_recorded_as_a_job_with_its_result(b
     assert found is not None and found.digest == jobs.job_of(gone).digest
 
 
+async def test_what_reached_a_machine_before_it_slept_for_longer_than_a_lease_is_left_to_others(
+    broker: NatsBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken: list[Delivery] = []
+    await broker.submit(work("first"))
+    with pulling(broker, taken):
+        await eventually(lambda: len(taken) == 1)
+        await eventually(lambda: broker.hands._lease_s is not None)
+        # What suspending it does to a machine's clocks: of a process's it moves this one alone.
+        slept = time.clock_gettime(time.CLOCK_BOOTTIME) + 3600
+        monkeypatch.setattr("sie_broker.clock.steady", lambda: slept)
+        await broker.submit(work("second"))
+        await eventually(lambda: "left to others" in caplog.text)
+    assert [delivery.work.id for delivery in taken] == ["first"]
+
+
 def test_a_pulse_that_beats_tells_of_no_standstill_and_a_late_one_of_all_of_it() -> None:
     pulse = Pulse(0.0)
     pulse.beat(0.25)

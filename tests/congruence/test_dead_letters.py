@@ -15,7 +15,7 @@ from sie_broker import claim, jobs
 from sie_broker.contract import Broker
 from sie_broker.records import MAX_DELIVERIES, MAX_REQUEUES, DeadLetter, Reply, Work
 from sie_sdk.errors import NotFoundError
-from tests.congruence.test_broker import LANE, MODEL, pulling, take, work
+from tests.congruence.test_broker import LANE, MODEL, eventually_not_queued, pulling, take, work
 from tests.congruence.test_payloads import eventually_empty
 
 
@@ -164,6 +164,24 @@ async def test_large_data_goes_with_a_letter_that_is_dropped(ready: Broker) -> N
     await ready.dead.drop("large")
     await eventually_empty(ready, "work")
     await eventually_empty(ready, "dead")
+
+
+async def test_work_queued_anew_is_known_by_its_receipt_until_it_is_done(ready: Broker) -> None:
+    sent = work("spared")
+    receipt = await ready.submit(sent)
+    async with pulling(ready) as taken:
+        for _ in range(2):
+            assert await (await take(taken)).requeue()
+        last = await take(taken)
+        end = time.monotonic() + 10
+        while await ready.backlog() != {LANE: 1}:  # what it was queued as before
+            assert time.monotonic() < end
+            await asyncio.sleep(0.005)
+        assert await ready.work(LANE, receipt.sequence) == sent
+        again = await ready.submit(sent)
+        assert again.duplicate and await ready.queued(LANE, again.sequence)
+        await last.ack()
+        await eventually_not_queued(ready, receipt.sequence)
 
 
 async def test_work_queued_anew_has_all_its_deliveries_before_it_a_few_times(ready: Broker) -> None:

@@ -20,8 +20,8 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sie_broker import claim, deadletters
-from sie_broker.contract import Payloads
+from sie_broker import claim, clock, deadletters, jobs
+from sie_broker.contract import Bucket, Payloads
 from sie_broker.duties import Duties
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.peers import Peers, Place, place
@@ -87,9 +87,11 @@ class NatsDelivery:
         own = {deadletters.REQUEUED: str(self.requeues + 1), "Nats-Msg-Id": f"{self.work.id} {self.sequence}"}
         headers = deadletters.event_headers(self._message.headers or {}) | own
         try:
-            await self._hands.publish(self._message.subject, self._message.data, headers)
+            anew = await self._hands.publish(self._message.subject, self._message.data, headers)
         except QueueFullError:
             return False
+        with suppress(QueueFullError, QueueUnavailableError):  # then it counts as answered, and is computed twice
+            await jobs.queued_anew(self._hands.jobs, self.place.stream, self.sequence, anew)
         await self._hands.settle(self.place, self.lease, b"+ACK")
         return True
 
@@ -105,7 +107,10 @@ class NatsDelivery:
 
 
 class Pulse:
-    """Notices that this process stood still: it was stopped, or its event loop did not turn. ``now``: seconds."""
+    """Notices that this process stood still: it was stopped, its machine slept, or its event loop did not turn.
+
+    ``now``: seconds of `clock.steady`.
+    """
 
     def __init__(self, now: float) -> None:
         self._beat = now
@@ -123,16 +128,19 @@ class Pulse:
 class Hands:
     """What one process has in hand of the streams ``nc`` reaches. One event loop only."""
 
-    def __init__(self, nc: Client, payloads: Payloads, deliver_reply: DeliverReply, duties: Duties) -> None:
+    def __init__(
+        self, nc: Client, payloads: Payloads, bucket: Bucket, deliver_reply: DeliverReply, duties: Duties
+    ) -> None:
         self.held: dict[Place, NatsDelivery] = {}
         self.payloads = payloads
+        self.jobs = bucket
         self.deliver_reply = deliver_reply
         self._nc = nc
         self._settled: OrderedDict[Place, _Settled] = OrderedDict()
         self.peers = Peers(nc, self._own, self._came_again)
         self._lease_s: float | None = None
         self._consumer: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
-        self._pulse = Pulse(time.monotonic())
+        self._pulse = Pulse(clock.steady())
         duties.begin(self._renew())
         duties.begin(self._beat())
 
@@ -161,7 +169,7 @@ class Hands:
             return True
         if await self.peers.pass_on(where, message.reply):
             return True
-        if self._lease_s is not None and self._pulse.stood_still(time.monotonic()) > self._lease_s:
+        if self._lease_s is not None and self._pulse.stood_still(clock.steady()) > self._lease_s:
             log.warning("stood still for longer than a lease: %s of %s is left to others", where.sequence, where.stream)
             return True
         return False
@@ -185,14 +193,14 @@ class Hands:
         with translated():
             await self._nc.publish(reply, verb)
 
-    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """Make a message durable.
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        """Make a message durable; returns its sequence.
 
         Raises:
             QueueFullError: no room for it.
         """
         with translated():
-            await self._nc.jetstream(timeout=5).publish(subject, data, headers=headers)
+            return (await self._nc.jetstream(timeout=5).publish(subject, data, headers=headers)).seq
 
     async def close(self) -> None:
         """Give everything back, once the duties have ended."""
@@ -219,7 +227,7 @@ class Hands:
 
     async def _beat(self) -> None:
         while True:
-            self._pulse.beat(time.monotonic())
+            self._pulse.beat(clock.steady())
             await asyncio.sleep(PULSE_S)
 
     async def _renew(self) -> None:

@@ -113,7 +113,7 @@ class NatsBroker:
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
-        self.hands = Hands(self.nc, self.payloads, self.deliver_reply, self.duties)
+        self.hands = Hands(self.nc, self.payloads, self.jobs, self.deliver_reply, self.duties)
         self._link.troubled = self.hands.server_lost
 
     def _reconnected(self) -> None:
@@ -270,10 +270,15 @@ class NatsBroker:
         return await self.work(lane, sequence) is not None
 
     async def work(self, lane: Lane, sequence: int) -> Work | None:
-        with translated():
-            try:
-                found = await self._js.get_msg(subjects.stream(lane.pool), sequence)
-            except nats.js.errors.NotFoundError:
+        stream, at = subjects.stream(lane.pool), sequence
+        while True:
+            with translated():
+                try:
+                    found = await self._js.get_msg(stream, at)
+                    break
+                except nats.js.errors.NotFoundError:
+                    pass
+            if not (at := await jobs.where_anew(self.jobs, stream, at)):
                 return None
         return envelope.to_work(found.headers or {}, found.data or b"")
 
