@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
@@ -40,6 +43,7 @@ class Pod:
         self.room = Room(capacity)
         self.got: Counter[str] = Counter()
         self.order: list[str] = []
+        self.attempts: list[int] = []
         self.most = 0
         self._broker = broker
         self._rank = rank
@@ -65,6 +69,7 @@ class Pod:
                 self.most = max(self.most, self.room.taken)
                 self.got[model] += 1
                 self.order.append(delivery.work.id)
+                self.attempts.append(delivery.attempt)
                 if self._serve_s is not None:
                     task = asyncio.create_task(self._serve(delivery, self._serve_s))
                     self._tasks.add(task)
@@ -191,6 +196,43 @@ async def test_a_holder_that_stands_still_keeps_little_and_not_for_longer_than_a
             assert frozen.got["m"] <= 8 + STANDING[True]
     finally:
         await stopped.close()
+
+
+class Watched(Room):
+    """Room that counts how often a pull has looked for a place."""
+
+    looks = 0
+
+    async def wait(self) -> None:
+        self.looks += 1
+        await super().wait()
+
+
+async def test_what_a_server_still_sends_for_a_request_that_was_given_up_does_not_wait_for_a_lease(
+    nats_url: str, broker: NatsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "HEARTBEAT_S", 0.25)
+    await broker.provision([(LANE, "m")])
+    (server,) = (int(path.stem.rpartition("_")[2]) for path in (tmp_path / "nats").glob("*.ports"))
+    gives_up = NatsBroker(nats_url, name="gives-up")
+    await gives_up.connect()
+    pod, other = Pod(gives_up, 0, 4, serve_s=None), Pod(broker, 5, 4, serve_s=0.0)
+    pod.room = room = Watched(4)
+    async with pod.pulling("m"):
+        await asking(broker, "m", 1)
+        for _ in range(4):  # its other models have work
+            room.take()
+        os.kill(server, signal.SIGSTOP)
+        try:
+            await eventually(lambda: room.looks == 2)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        await gives_up.nc.flush()
+        await submit(broker, "m", 1)
+        async with other.pulling("m"):
+            await eventually(lambda: other.got["m"] == 1)
+        assert other.attempts == [1]
+    await gives_up.close()
 
 
 @pytest.mark.parametrize(

@@ -270,16 +270,13 @@ class NatsBroker:
         return await self.work(lane, sequence) is not None
 
     async def work(self, lane: Lane, sequence: int) -> Work | None:
-        stream, at = subjects.stream(lane.pool), sequence
-        while True:
-            with translated():
-                try:
-                    found = await self._js.get_msg(stream, at)
-                    break
-                except nats.js.errors.NotFoundError:
-                    pass
-            if not (at := await jobs.where_anew(self.jobs, stream, at)):
-                return None
+        stream = subjects.stream(lane.pool)
+        with translated():
+            try:
+                found = await self._js.get_msg(stream, sequence)
+            except nats.js.errors.NotFoundError:
+                anew = await jobs.where_anew(self.jobs, stream, sequence)
+                return await self.work(lane, anew) if anew else None
         return envelope.to_work(found.headers or {}, found.data or b"")
 
     async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:

@@ -83,6 +83,8 @@ class Ask(msgspec.Struct):
     arrived: int = 0
     waiting: int = 0
     """Messages behind the last that arrived."""
+    lost: bool = False
+    """Given up without the server's word; it may still answer."""
 
     def busy(self, took_s: float) -> int:
         """How many to ask for next, since it may be known that some wait; 0: whatever comes, whenever."""
@@ -117,6 +119,13 @@ async def pull(
                 if ask.reserved:
                     room.release(ask.count - ask.arrived)
             wanted = ask.busy(time.monotonic() - asked)
+            if ask.lost:
+                # What still came of it would wait here without a lease until the next request. Without anybody at its
+                # inbox the server forgets it.
+                left, inbox = subscription, nc.new_inbox()
+                subscription = await nc.subscribe(inbox, cb=arrived.put)
+                await unsubscribe(nc, left)
+                await _nak(arrived)
     finally:
         link.pulls.discard(arrived)
         await asyncio.sleep(max(0.0, asked + SETTLED_S - time.monotonic()))
@@ -143,6 +152,7 @@ async def _answers(arrived: asyncio.Queue[Msg | int], ask: Ask, link: Link, loss
             return
         elif status != "100":
             # Leader change, consumer not there yet, server gone: ask again, but do not spin.
+            ask.lost = status == LOST
             await link.troubled()
             await asyncio.sleep(0.2)
             return
@@ -193,6 +203,10 @@ async def _give_back(nc: Client, subscription: Subscription, arrived: asyncio.Qu
         await unsubscribe(nc, subscription)
         return
     await asyncio.shield(subscription.drain())  # type: ignore[no-untyped-call]  # nats-py
+    await _nak(arrived)
+
+
+async def _nak(arrived: asyncio.Queue[Msg | int]) -> None:
     while not arrived.empty():
         message = arrived.get_nowait()
         if isinstance(message, Msg) and _status(message) is None:
