@@ -163,14 +163,15 @@ class NatsBroker:
         return await self._provisioner.retire(pool)
 
     async def submit(self, work: Work, after: int = 0) -> Submission:
-        return await claim.submit(self.payloads, work, partial(self._publish, after=after))
+        with translated():
+            return await claim.submit(self.payloads, work, partial(self._publish, after=after))
 
     async def _publish(self, work: Work, after: int) -> Submission:
+        """As `claim.submit` has it: what has no answer ends with an error of nats-py's."""
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
         headers["Nats-Msg-Id"] = f"{work.id}@{after}" if after else work.id
-        with translated():
-            async with self._publishing:
-                answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
+        async with self._publishing:
+            answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
         if is_unanswered(answer):
             raise QueueUnavailableError("There is no queue for this work.", retry_after=1.0)
         return receipt(answer.data)
