@@ -12,8 +12,11 @@ import pytest
 
 from sie_broker import jobs, subjects
 from sie_broker.contract import Delivery
+from sie_broker.jetstream import hands
 from sie_broker.jetstream.hands import Pulse
 from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.provisioning import Provisioner
+from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane, Queue, Reply, Work
 from tests.conftest import eventually
 from tests.congruence.test_broker import Plenty
@@ -188,6 +191,25 @@ async def test_work_whose_ingress_is_gone_is_recorded_as_a_job_with_its_result(b
     assert (await jobs.result(broker.jobs, "w")) == Reply(id="w", data=b"done")
     found = await jobs.find(broker.jobs, "w")
     assert found is not None and found.digest == jobs.job_of(gone).digest
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["the first left", "the last left"])
+async def test_the_lease_is_read_from_a_model_that_is_still_there(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    monkeypatch.setattr(hands, "LEASE_KNOWN_S", 0.0)
+    models = ["org/first", "org/last"]
+    broker = NatsBroker(nats_url, name="test", limits=Limits(ack_wait_s=1))
+    await broker.connect()
+    await broker.provision([(LANE, model) for model in models])
+    for model in models:
+        await broker.hands.pulling(subjects.stream(LANE.pool), subjects.consumer(Queue(LANE, model)))
+    await eventually(lambda: broker.hands._lease_s == 1)
+    gone = subjects.consumer(Queue(LANE, models.pop(left)))
+    await broker.nc.jetstream().delete_consumer(subjects.stream(LANE.pool), gone)
+    await Provisioner(broker.nc, Limits(ack_wait_s=2)).ensure([(LANE, models[0])])
+    await eventually(lambda: broker.hands._lease_s == 2)
+    await broker.close()
 
 
 def test_a_pulse_that_beats_tells_of_no_standstill_and_a_late_one_of_all_of_it() -> None:
