@@ -180,6 +180,51 @@ async def test_a_reply_nobody_confirmed_is_kept_and_sent_once_more(broker: NatsB
     assert (await jobs.result(broker.jobs, "w")) == Reply(id="w", data=b"done")
 
 
+async def test_a_reply_nobody_waits_for_holds_up_no_other_while_it_cannot_be_kept(
+    broker: NatsBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, begun = asyncio.Event(), asyncio.Event()
+    keep = broker.jobs.put
+
+    async def put(key: str, value: bytes) -> None:
+        begun.set()
+        await leader.wait()  # the server elects one
+        await keep(key, value)
+
+    monkeypatch.setattr(broker.jobs, "put", put)
+    with broker.expect("wanted") as (inbox, coming):
+        left = asyncio.create_task(broker._offer(subjects.reply("test", "left"), Reply(id="left", data=b"x")))
+        await begun.wait()
+        assert await broker._offer(inbox, Reply(id="wanted", data=b"y"))
+        assert coming.result().data == b"y"
+        assert not left.done()
+        leader.set()
+        assert await left
+    assert (await jobs.result(broker.jobs, "left") or Reply("", b"")).data == b"x"
+
+
+async def test_a_reply_that_is_not_kept_yet_at_the_end_is_left_to_its_worker(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, ingress = NatsBroker(nats_url, name="bundle-w"), NatsBroker(nats_url, name="ingress-a")
+    for each in (worker, ingress):
+        await each.connect()
+    await worker.provision([(LANE, QUEUE.model)])
+    begun = asyncio.Event()
+
+    async def put(key: str, value: bytes) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ingress.jobs, "put", put)
+    sent = asyncio.create_task(worker.deliver_reply(subjects.reply("ingress-a", "left"), Reply(id="left", data=b"x")))
+    await begun.wait()
+    await ingress.close()
+    await sent
+    assert (await jobs.result(worker.jobs, "left") or Reply("", b"")).data == b"x"
+    await worker.close()
+
+
 async def test_work_whose_ingress_is_gone_is_recorded_as_a_job_with_its_result(broker: NatsBroker) -> None:
     taken: list[Delivery] = []
     gone = msgspec.structs.replace(work("w"), reply_to=subjects.reply("gone", "w"))
