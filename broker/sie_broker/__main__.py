@@ -12,6 +12,7 @@ import uuid
 
 from sie_broker import process
 from sie_broker.contract import Broker
+from sie_broker.demand import sessions
 from sie_broker.demand.holder import Holder
 from sie_broker.demand.pods import Policy
 from sie_broker.demand.sessions import Sessions
@@ -34,6 +35,7 @@ LEASE = "demand"
 async def main() -> None:
     """Lead whenever the lease is ours, until SIGTERM; then close the sessions and let others have it."""
     setting = settings.read(Settings)
+    sessions.check(setting.demand_url)
     allowed = AllowList(setting.reply_sinks, setting.reply_subjects)
     stop = process.stop_signal()
     duties = Duties(stop)
@@ -51,11 +53,11 @@ async def main() -> None:
 
 async def lead(broker: Broker, setting: Settings) -> None:
     """Hold demand, assign workers to pools and bury until cancelled; when this has ended, no session is open."""
-    async with Sessions(setting.demand_url, setting.session_s) as sessions:
+    async with Sessions(setting.demand_url, setting.session_s) as held:
         log.info("holding demand at %s", setting.demand_url)
         policy = Policy(setting.max_scale, setting.quiet_s, setting.objective_s, setting.pod_rate)
         table = PoolTable(broker.pools)
-        holder = Holder(broker, table, sessions, policy, setting.look_s, provision_s=setting.provision_s)
+        holder = Holder(broker, table, held, policy, setting.look_s, provision_s=setting.provision_s)
         assigner = Assigner(broker, table, lambda: holder.pods, lambda: holder.working, look_s=setting.look_s)
 
         def changed() -> None:

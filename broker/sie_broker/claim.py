@@ -29,7 +29,7 @@ import msgspec
 from sie_broker.contract import Payloads, Store
 from sie_broker.records import Reply, Submission, Work
 from sie_broker.subjects import name_of, token
-from sie_sdk.errors import InvalidInputError, PayloadLostError, QueueFullError
+from sie_sdk.errors import InvalidInputError, PayloadLostError, SIEError
 
 WORK_INLINE_BYTES = 128 * 1024
 """The most data that travels with its work. A worker asks for 64 at once, of each of its models, and the server cuts a
@@ -164,6 +164,8 @@ async def check_in(payloads: Payloads, record: Record) -> Record:
 async def submit(payloads: Payloads, work: Work, publish: Callable[[Work], Awaitable[Submission]]) -> Submission:
     """Publish the work with its data checked in; a payload that no message refers to in the end is dropped.
 
+    ``publish`` raises an error of `sie_sdk.errors` only if the work is surely not queued.
+
     Raises:
         QueueFullError: no room for the work or for its data.
     """
@@ -171,7 +173,7 @@ async def submit(payloads: Payloads, work: Work, publish: Callable[[Work], Await
     stored = carried.dataref if work.dataref is None else None
     try:
         receipt = await publish(carried)
-    except QueueFullError:  # of any other error nobody knows whether the work is queued all the same
+    except SIEError:  # of any other error nobody knows whether the work is queued all the same
         if stored is not None:
             await payloads.drop(stored)
         raise

@@ -195,8 +195,8 @@ async def reopen(bucket: Bucket, work: Work) -> Callable[[], Awaitable[None]]:
 
     Only then the error that was kept as its result goes, and only if no new result has taken its place.
     """
-    if await jobs.find(bucket, work.id) is None:
-        await jobs.accept(bucket, jobs.job_of(work))
+    job = await jobs.find(bucket, work.id) or jobs.job_of(work)
+    await jobs.accept(bucket, jobs.on_its_own(job))  # it is queued somewhere else from here on
     revision = await jobs.result_revision(bucket, work.id)
 
     async def forget() -> None:

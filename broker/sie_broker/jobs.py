@@ -39,8 +39,11 @@ class Job(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...] = ()
     """Items of each part, when the request was split; the parts are jobs of their own."""
     sequence: int = 0
-    """Of its work, if that was queued for another request of the same key, which may take its answer: then it is no
-    result of the job until somebody keeps it as one (``sie_ingress.follow``). Of a request in parts: any of theirs."""
+    """Of its work, or of any part's, in its queue; 0 if nobody said. What is queued no more and has no result was too
+    old, or its answer is another's."""
+    shared: bool = False
+    """Whether that work was queued for another request of the same key, which may take its answer: then it is no result
+    of the job until somebody keeps it as one (``sie_ingress.follow``). Of one in parts its parts say it."""
 
 
 _jobs = msgspec.msgpack.Decoder(Job)
@@ -68,9 +71,9 @@ def job_of(work: Work) -> Job:
     return Job(id=work.id, lane=work.lane, model=work.model, accepted=work.time, digest=own)
 
 
-def on_its_own(job: Job) -> Job:
-    """The job, now that it has work of its own, whose answer is kept for it."""
-    return msgspec.structs.replace(job, sequence=0)
+def on_its_own(job: Job, sequence: int = 0) -> Job:
+    """The job, now that it has work of its own, whose answer is kept for it; ``sequence``: of that, if it is known."""
+    return msgspec.structs.replace(job, sequence=sequence, shared=False)
 
 
 async def accept(bucket: Bucket, job: Job) -> None:

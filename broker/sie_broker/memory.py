@@ -9,6 +9,7 @@ import asyncio
 import fnmatch
 import itertools
 import math
+import sys
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from sie_broker import claim, deadletters, jobs, subjects
 from sie_broker.contract import Delivery, Room
 from sie_broker.events import envelope
 from sie_broker.memory_deadletters import MemoryDeadLetters
-from sie_broker.memory_payloads import MemoryPayloads
+from sie_broker.memory_payloads import MemoryPayloads, no_room
 from sie_broker.parcel import MemoryParcel, Parcel
 from sie_broker.records import (
     MAX_DELIVERIES,
@@ -41,6 +42,8 @@ from sie_sdk.errors import QueueFullError, QueueUnavailableError
 DUPLICATE_WINDOW_S = 120.0
 SWEEP_AT = 256
 """With as many values a bucket looks for those that have ended, and then at twice as many as are left."""
+MAX_BYTES = 1 << 30
+"""What waits in queues may take, and what is kept of jobs and their results."""
 ROUND = 1000
 """What queueing work anew adds to its attempt, which then counts from one again."""
 
@@ -54,10 +57,12 @@ class _Kept(NamedTuple):
 
 
 class MemoryBucket:
-    """A `Bucket` in a dictionary; values older than ``ttl_s`` are gone."""
+    """A `Bucket` in a dictionary of ``max_bytes`` at most; values older than ``ttl_s`` are gone."""
 
-    def __init__(self, ttl_s: float | None = None) -> None:
+    def __init__(self, ttl_s: float | None = None, max_bytes: int | None = None) -> None:
         self._ttl_s = math.inf if ttl_s is None else ttl_s
+        self._max_bytes = sys.maxsize if max_bytes is None else max_bytes
+        self._bytes = 0
         self._values: dict[str, _Kept] = {}
         self._sweep_at = SWEEP_AT
         self._revisions = itertools.count(1)
@@ -70,8 +75,7 @@ class MemoryBucket:
         self._keep(key, value, self._ttl_s)
 
     async def delete(self, key: str) -> None:
-        if self._values.pop(key, None) is not None:
-            self._tell(key, None)
+        self._delete(key)
 
     async def entries(self, under: str = "") -> dict[str, bytes]:
         self._sweep()
@@ -96,8 +100,7 @@ class MemoryBucket:
     def _commit(self, put: Put) -> int:
         if put.value is not None:
             return self._keep(put.key, put.value, self._ttl_s if put.ttl_s is None else put.ttl_s)
-        if self._values.pop(put.key, None) is not None:
-            self._tell(put.key, None)
+        self._delete(put.key)
         return next(self._revisions)
 
     async def remove(self, key: str, revision: int) -> bool:
@@ -115,11 +118,21 @@ class MemoryBucket:
         finally:
             self._watchers.remove(watcher)
 
+    def _delete(self, key: str) -> None:
+        if (kept := self._values.pop(key, None)) is not None:
+            self._bytes -= len(kept.value)
+            self._tell(key, None)
+
     def _keep(self, key: str, value: bytes, ttl_s: float) -> int:
-        if len(self._values) >= self._sweep_at:  # each value is looked at a few times in its life, not at every put
-            self._sweep()
+        if len(self._values) >= self._sweep_at or self._bytes + len(value) > self._max_bytes:
+            self._sweep()  # each value is looked at a few times in its life, not at every put
             self._sweep_at = max(SWEEP_AT, 2 * len(self._values))
+        before = self._values.get(key)
+        more = len(value) - (0 if before is None else len(before.value))
+        if self._bytes + more > self._max_bytes:
+            raise no_room(len(value), "jobs and their results", self._max_bytes)
         revision = next(self._revisions)
+        self._bytes += more
         self._values[key] = _Kept(value, revision, time.monotonic() + ttl_s)
         self._tell(key, value)
         return revision
@@ -127,6 +140,7 @@ class MemoryBucket:
     def _sweep(self) -> None:
         now = time.monotonic()
         self._values = {key: kept for key, kept in self._values.items() if now < kept.until}
+        self._bytes = sum(len(kept.value) for kept in self._values.values())
 
     def _tell(self, key: str, value: bytes | None) -> None:
         for pattern, changed in list(self._watchers):
@@ -183,11 +197,11 @@ class MemoryDelivery:
 
 class MemoryBroker:
     """The in-memory `Broker`. ``max_queued``: work kept at most in a queue; more is refused: the overload
-    signal."""
+    signal. ``max_bytes``: of the data of all that is queued, and of jobs and their results."""
 
-    def __init__(self, max_queued: int = 100_000) -> None:
+    def __init__(self, max_queued: int = 100_000, max_bytes: int = MAX_BYTES) -> None:
         self.payloads = MemoryPayloads()
-        self.jobs = MemoryBucket(ttl_s=3600)
+        self.jobs = MemoryBucket(ttl_s=3600, max_bytes=max_bytes)
         self.presence = MemoryBucket(ttl_s=10)
         self.config = MemoryBucket()
         self.lanes = MemoryBucket()
@@ -196,6 +210,8 @@ class MemoryBroker:
         self.sinks = MemoryBucket()
         self.dead = MemoryDeadLetters(self, self.submit_again, self.announce)
         self._max_queued = max_queued
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._sequences = itertools.count(1)
         self._open: dict[int, Work] = {}
         self._queued: Counter[Queue] = Counter()
@@ -238,7 +254,10 @@ class MemoryBroker:
             raise QueueUnavailableError(f"The queues of pool {work.lane.pool} are closed.", retry_after=1.0)
         if self._queued[work.queue] >= self._max_queued:
             raise QueueFullError("The queue is full.", limit=self._max_queued, retry_after=1.0)
+        if self._bytes + len(work.data) > self._max_bytes:
+            raise no_room(len(work.data), "queued work", self._max_bytes)
         sequence = next(self._sequences)
+        self._bytes += len(work.data)
         self._accepted[known] = (sequence, now)
         self._open[sequence] = work
         self._queued[work.queue] += 1
@@ -309,6 +328,7 @@ class MemoryBroker:
         """The work is done with."""
         if (work := self._open.pop(sequence, None)) is not None:
             self._queued[work.queue] -= 1
+            self._bytes -= len(work.data)
 
     async def queued(self, lane: Lane, sequence: int) -> bool:
         return sequence in self._open

@@ -10,6 +10,16 @@ from sie_broker.contract import Store
 from sie_sdk.errors import QueueFullError
 
 
+def no_room(size: int, among: str, limit: int) -> QueueFullError:
+    """The error of what is not kept, for there are ``limit`` bytes at most."""
+    return QueueFullError(
+        f"There is no room for {size} bytes among the {among} now.",
+        limit=limit,
+        retry_after=5.0,
+        hint="Try again later, or send less at once.",
+    )
+
+
 class MemoryPayloads:
     """`Payloads` in a dictionary, at most ``max_bytes``. A queue here knows no age; ``lifetime_s`` is for tests."""
 
@@ -23,12 +33,7 @@ class MemoryPayloads:
         now = time.monotonic()
         self.held = {dataref: kept for dataref, kept in self.held.items() if now < kept[0]}
         if len(data) + sum(len(kept) for _, kept in self.held.values()) > self._max_bytes:
-            raise QueueFullError(
-                f"There is no room for {len(data)} bytes among the large payloads now.",
-                limit=self._max_bytes,
-                retry_after=5.0,
-                hint="Try again later, or send less at once.",
-            )
+            raise no_room(len(data), "large payloads", self._max_bytes)
         lifetime_s = jobs.LIFETIME_S + claim.MARGIN_S if store == "result" else math.inf
         dataref = str(await claim.refer(store, owner, data))
         self.held[dataref] = now + (lifetime_s if self._lifetime_s is None else self._lifetime_s), data

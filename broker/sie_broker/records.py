@@ -93,11 +93,6 @@ class Submission(msgspec.Struct, frozen=True):
     sequence: int
     duplicate: bool = False
 
-    @property
-    def anothers(self) -> int:
-        """The sequence if the work is that of another request of the same id, else 0."""
-        return self.sequence if self.duplicate else 0
-
 
 class LoadFailure(msgspec.Struct, frozen=True):
     """Why a model did not load, told by the worker that tried; it tries again."""

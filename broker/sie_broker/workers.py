@@ -7,8 +7,7 @@ in the deployment's time (``clock``). What follows from it is decided by the rea
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
@@ -39,8 +38,8 @@ class Workers:
     def __init__(self, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._states: dict[str, WorkerState] = {}
-        self._ready: defaultdict[Lane, dict[str, _Ready]] = defaultdict(dict)
-        """The ready workers of each lane: every request asks for its lane."""
+        self._ready: dict[Lane, dict[str, _Ready]] = {}
+        """The ready workers of each lane that has any: every request asks for its lane, of whatever pool."""
 
     async def read(self, presence: Bucket) -> None:
         """Take in everybody who is in the bucket.
@@ -65,12 +64,14 @@ class Workers:
         self._states[worker] = state
         if state.state == "ready":
             models = frozenset(name.partition(":")[0] for name in state.models)  # with whatever LoRA
-            self._ready[state.lane][worker] = _Ready(state.at, models)
+            self._ready.setdefault(state.lane, {})[worker] = _Ready(state.at, models)
         return state
 
     def _forget(self, worker: str) -> None:
-        if (before := self._states.pop(worker, None)) is not None:
-            self._ready[before.lane].pop(worker, None)
+        if (before := self._states.pop(worker, None)) is not None and (ready := self._ready.get(before.lane)):
+            ready.pop(worker, None)
+            if not ready:
+                del self._ready[before.lane]
 
     def all(self) -> list[WorkerState]:
         """Everybody, in whatever state."""
@@ -79,20 +80,23 @@ class Workers:
             self._forget(worker)
         return list(self._states.values())
 
+    def _of(self, lane: Lane) -> Collection[_Ready]:
+        return self._ready.get(lane, {}).values()
+
     def ready(self, lane: Lane) -> int:
         """How many serve the lane now."""
         oldest = self._clock() - STALE_S
-        return sum(ready.at >= oldest for ready in self._ready[lane].values())
+        return sum(ready.at >= oldest for ready in self._of(lane))
 
     def live(self, lane: Lane) -> bool:
         """Whether anybody does."""
         oldest = self._clock() - STALE_S
-        return any(ready.at >= oldest for ready in self._ready[lane].values())
+        return any(ready.at >= oldest for ready in self._of(lane))
 
     def holds(self, lane: Lane, model: str) -> bool:
         """Whether anybody who serves the lane has the model loaded."""
         oldest = self._clock() - STALE_S
-        return any(model in ready.models and ready.at >= oldest for ready in self._ready[lane].values())
+        return any(model in ready.models and ready.at >= oldest for ready in self._of(lane))
 
     def present(self) -> dict[Lane, int]:
         """How many each lane has that are not leaving."""

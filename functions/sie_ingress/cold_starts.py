@@ -49,6 +49,11 @@ class ColdStarts:
         """How long it takes to mend what keeps a lane's workers away says nothing of how long they take to come."""
         self._woken.pop(lane, None)
 
+    def gone(self, lane: Lane) -> None:
+        """The lane's pool is no more; a lane of its name is another."""
+        self._woken.pop(lane, None)
+        self._taken.pop(lane, None)
+
     def ready(self, lane: Lane, *, started: bool) -> None:
         """A worker serves the lane. ``started``: it came up for it, and was not only moved there."""
         woken = self._woken.pop(lane, None)

@@ -50,21 +50,26 @@ async def reply_of(
 
 
 async def missed(broker: Broker, job: Job) -> bool:
-    """Whether the answer to the job's work, or to a part's, has gone to another caller and is not kept for the job yet.
+    """Whether the job's work, or a part's, is gone without a result: it was too old, or went to another caller.
 
-    Who follows it brings it within `JOB_S`. If that ingress is gone, only a repeat of the request has the body that can
-    be computed once more.
+    Who follows it brings the latter within `JOB_S`. If that ingress is gone, or it was too old, only a repeat of the
+    request has the body that can be computed once more.
     """
     if not job.sequence:
         return False
     for id in merge.ids(job.id, job.sizes):
-        each = await jobs.find(broker.jobs, id)
-        # In this order: what is not queued any more was answered before.
-        if each is None or not each.sequence or await broker.queued(each.lane, each.sequence):
-            continue
-        if await jobs.result(broker.jobs, id) is None:
+        each = await jobs.find(broker.jobs, id) if job.sizes else job
+        if each is not None and await unanswered(broker, each):
             return True
     return False
+
+
+async def unanswered(broker: Broker, job: Job) -> bool:
+    """Whether the one work of a job is known to be queued no more, and there is no result of it."""
+    # In this order: what is not queued any more was answered before.
+    if not job.sequence or await broker.queued(job.lane, job.sequence):
+        return False
+    return await jobs.result(broker.jobs, job.id) is None
 
 
 class Following:
@@ -114,9 +119,9 @@ class Following:
         with self._broker.expect(work.id) as (_, coming):
             reply = await reply_of(self._broker, work, sequence, coming, JOB_S)
         if reply is None:
-            await self._broker.submit(msgspec.structs.replace(work, reply_to=None), after=-sequence)
+            receipt = await self._broker.submit(msgspec.structs.replace(work, reply_to=None), after=-sequence)
             if (job := await jobs.find(self._broker.jobs, work.id)) is not None:
-                await jobs.accept(self._broker.jobs, jobs.on_its_own(job))
+                await jobs.accept(self._broker.jobs, jobs.on_its_own(job, receipt.sequence))
         elif not reply.kept:
             await self._keep(reply)
 

@@ -58,7 +58,7 @@ class Jobs:
             return await self._answered(request, job_id, replies, job.sizes)
         if await missed(self._broker, job):
             raise UnavailableError(
-                f"The answer of job {job_id!r} went to another caller of its key.",
+                f"Job {job_id!r} waited too long and is queued no more, or another caller of its key took its answer.",
                 retry_after=JOB_S,
                 hint="Look again; if it stays so, send the request again with its Idempotency-Key: it is done anew.",
             )

@@ -72,7 +72,7 @@ class Lanes:
                 await asyncio.sleep(60)
 
     async def _read(self) -> None:
-        self._workers.all()  # forgets whom nobody has heard of
+        self.throughput()  # forgets whom nobody has heard of
         try:
             for worker, value in (await self._broker.presence.entries()).items():
                 self.heard(worker, value)
@@ -105,7 +105,9 @@ class Lanes:
             return
         self._told.add(key)
         if value is None:
-            self._statuses = {lane: known for lane, known in self._statuses.items() if lane_status.key(lane) != key}
+            for lane in [lane for lane in self._statuses if lane_status.key(lane) == key]:
+                del self._statuses[lane]
+                self._cold_starts.gone(lane)
             return
         try:
             status = lane_status.read(value)

@@ -21,7 +21,7 @@ from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id, whole
 from sie_broker.records import Lane, Reply, Submission, Work
-from sie_ingress.follow import Following, reply_of
+from sie_ingress.follow import Following, reply_of, unanswered
 from sie_ingress.held import LAST_LOOK_S, Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.notices import Notices
@@ -168,12 +168,20 @@ class Submitter:
         if not self._lanes.live(job.lane):
             self._broker.wake(job.lane)
         if (failed := await jobs.failed(self._broker.jobs, work.id)) is not None:
-            await self._submit(work, after=failed)
-            await jobs.accept(self._broker.jobs, jobs.on_its_own(job))
+            await self._anew(job, work, failed)
             await jobs.forget_result(self._broker.jobs, work.id, failed)
-        elif job.sequence:  # who followed it may be gone
+        elif job.shared:  # who followed it may be gone
             self._following.begin(work, job.sequence)
+        elif await unanswered(self._broker, job):  # it was thrown away for its age
+            job = await self._anew(job, work, -job.sequence)
         return await self._result(job, hold_s) or job
+
+    async def _anew(self, job: Job, work: Work, after: int) -> Job:
+        """Queue a job's work once more; the job as it is then recorded."""
+        receipt = await self._submit(work, after)
+        job = jobs.on_its_own(job, receipt.sequence)
+        await jobs.accept(self._broker.jobs, job)
+        return job
 
     async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
         """The warm way: the reply comes to our inbox."""
@@ -182,9 +190,9 @@ class Submitter:
             answered = self._repeated(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
             reply = await self._held.within(hold_s, answered, work.lane)
             if reply is None:
-                job = await self._accept(work, digest, sequence=receipt.anothers)
+                job = await self._accept(work, digest, sequence=receipt.sequence, shared=receipt.duplicate)
                 if not coming.done():  # a reply from here on is kept as the job's result, unless another waits for it
-                    if job.sequence:
+                    if job.shared:
                         self._following.begin(work, job.sequence)
                     return job
                 reply = coming.result()
@@ -201,8 +209,9 @@ class Submitter:
             await self._same_work(work, digest, receipt.sequence)
         if not warm:
             self.warm_up(work.lane)
-        job = await self._accept(work, digest, sequence=0 if work.reply_to else receipt.anothers)
-        if job.sequence:  # the reply goes to another caller, or has gone there already
+        shared = receipt.duplicate and work.reply_to is None
+        job = await self._accept(work, digest, sequence=receipt.sequence, shared=shared)
+        if job.shared:  # the reply goes to another caller, or has gone there already
             self._following.begin(work, job.sequence)
         return job if hold_s <= 0 else await self._result(job, hold_s) or job
 
@@ -213,8 +222,10 @@ class Submitter:
         coming = jobs.wait_result(self._broker.jobs, job.id, hold_s)
         return await self._held.within(hold_s + LAST_LOOK_S, coming, job.lane)
 
-    async def _accept(self, work: Work, digest: bytes, sizes: tuple[int, ...] = (), sequence: int = 0) -> Job:
-        job = Job(work.id, work.lane, work.model, work.time, digest, sizes, sequence)
+    async def _accept(
+        self, work: Work, digest: bytes, sizes: tuple[int, ...] = (), sequence: int = 0, *, shared: bool = False
+    ) -> Job:
+        job = Job(work.id, work.lane, work.model, work.time, digest, sizes, sequence, shared)
         if not await jobs.accept_first(self._broker.jobs, job):
             await self._same_job(job.id, digest)
             await jobs.accept(self._broker.jobs, job)

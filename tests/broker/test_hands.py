@@ -12,8 +12,11 @@ import pytest
 
 from sie_broker import jobs, subjects
 from sie_broker.contract import Delivery
+from sie_broker.jetstream import hands
 from sie_broker.jetstream.hands import Pulse
 from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.provisioning import Provisioner
+from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane, Queue, Reply, Work
 from tests.conftest import eventually
 from tests.congruence.test_broker import Plenty
@@ -177,6 +180,51 @@ async def test_a_reply_nobody_confirmed_is_kept_and_sent_once_more(broker: NatsB
     assert (await jobs.result(broker.jobs, "w")) == Reply(id="w", data=b"done")
 
 
+async def test_a_reply_nobody_waits_for_holds_up_no_other_while_it_cannot_be_kept(
+    broker: NatsBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, begun = asyncio.Event(), asyncio.Event()
+    keep = broker.jobs.put
+
+    async def put(key: str, value: bytes) -> None:
+        begun.set()
+        await leader.wait()  # the server elects one
+        await keep(key, value)
+
+    monkeypatch.setattr(broker.jobs, "put", put)
+    with broker.expect("wanted") as (inbox, coming):
+        left = asyncio.create_task(broker._offer(subjects.reply("test", "left"), Reply(id="left", data=b"x")))
+        await begun.wait()
+        assert await broker._offer(inbox, Reply(id="wanted", data=b"y"))
+        assert coming.result().data == b"y"
+        assert not left.done()
+        leader.set()
+        assert await left
+    assert (await jobs.result(broker.jobs, "left") or Reply("", b"")).data == b"x"
+
+
+async def test_a_reply_that_is_not_kept_yet_at_the_end_is_left_to_its_worker(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, ingress = NatsBroker(nats_url, name="bundle-w"), NatsBroker(nats_url, name="ingress-a")
+    for each in (worker, ingress):
+        await each.connect()
+    await worker.provision([(LANE, QUEUE.model)])
+    begun = asyncio.Event()
+
+    async def put(key: str, value: bytes) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ingress.jobs, "put", put)
+    sent = asyncio.create_task(worker.deliver_reply(subjects.reply("ingress-a", "left"), Reply(id="left", data=b"x")))
+    await begun.wait()
+    await ingress.close()
+    await sent
+    assert (await jobs.result(worker.jobs, "left") or Reply("", b"")).data == b"x"
+    await worker.close()
+
+
 async def test_work_whose_ingress_is_gone_is_recorded_as_a_job_with_its_result(broker: NatsBroker) -> None:
     taken: list[Delivery] = []
     gone = msgspec.structs.replace(work("w"), reply_to=subjects.reply("gone", "w"))
@@ -204,6 +252,25 @@ async def test_what_reached_a_machine_before_it_slept_for_longer_than_a_lease_is
         await broker.submit(work("second"))
         await eventually(lambda: "left to others" in caplog.text)
     assert [delivery.work.id for delivery in taken] == ["first"]
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["the first left", "the last left"])
+async def test_the_lease_is_read_from_a_model_that_is_still_there(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    monkeypatch.setattr(hands, "LEASE_KNOWN_S", 0.0)
+    models = ["org/first", "org/last"]
+    broker = NatsBroker(nats_url, name="test", limits=Limits(ack_wait_s=1))
+    await broker.connect()
+    await broker.provision([(LANE, model) for model in models])
+    for model in models:
+        await broker.hands.pulling(subjects.stream(LANE.pool), subjects.consumer(Queue(LANE, model)))
+    await eventually(lambda: broker.hands._lease_s == 1)
+    gone = subjects.consumer(Queue(LANE, models.pop(left)))
+    await broker.nc.jetstream().delete_consumer(subjects.stream(LANE.pool), gone)
+    await Provisioner(broker.nc, Limits(ack_wait_s=2)).ensure([(LANE, models[0])])
+    await eventually(lambda: broker.hands._lease_s == 2)
+    await broker.close()
 
 
 def test_a_pulse_that_beats_tells_of_no_standstill_and_a_late_one_of_all_of_it() -> None:

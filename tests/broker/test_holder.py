@@ -19,6 +19,7 @@ from sie_broker.demand.supply import Answer
 from sie_broker.memory import MemoryBroker, MemoryBucket
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane, Work, WorkerState
+from sie_broker.workers import STALE_S
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
 
@@ -348,3 +349,33 @@ async def test_a_lane_whose_pool_is_gone_is_told_of_no_more_once_nothing_is_left
         await eventually(lambda: lane_status.key(lane) in broker.lanes._values)
         broker.forget(receipt.sequence)
         await eventually(lambda: lane_status.key(lane) not in broker.lanes._values)
+
+
+async def test_a_lane_whose_pool_is_gone_leaves_nothing_behind() -> None:
+    broker, held, lane = MemoryBroker(), Held(), Lane(pool="team-a", bundle="minilm", profile="cpu")
+    table = PoolTable(broker.pools)
+    holder = Holder(broker, table, held, POLICY, 0.01, 0.0)
+    holder._rates.recall(lane, 3.0)
+    receipt = await broker.submit(Work(id="w", op="encode", lane=lane, model="m", data=b"", time=time.time()))
+    tasks = [asyncio.create_task(table.follow(holder.look)), asyncio.create_task(holder.run())]
+    await eventually(lambda: lane in holder._supply._granted)
+    broker.forget(receipt.sequence)
+    await eventually(lambda: lane not in holder._demands)
+    assert lane not in {*holder._supply._granted, *holder._rates._rates}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_worker_that_went_without_a_goodbye_leaves_nothing_behind() -> None:
+    broker = MemoryBroker()
+    table = PoolTable(broker.pools)
+    holder = Holder(broker, table, Held(), POLICY, 0.01, 0.0)
+    tasks = [asyncio.create_task(table.follow(holder.look)), asyncio.create_task(holder.run())]
+    await holder.began.wait()
+    await beat(broker, "w", age_s=2 * STALE_S, completed=1)
+    assert "w" in holder._completed and "w" in holder._rates._heard
+    await eventually(lambda: not holder._completed and not holder._rates._heard)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

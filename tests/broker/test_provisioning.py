@@ -99,6 +99,11 @@ async def test_a_fresh_server_gets_everything_as_declared_and_a_second_time_chan
     assert asked == []
 
 
+async def test_the_shortest_times_that_may_be_set_are_taken(broker: NatsBroker) -> None:
+    await provisioner(broker, Limits(work_max_age_s=1, job_lifetime_s=1, ack_wait_s=1)).ensure([(LANE, "org/a")])
+    assert (await ask(broker, "STREAM.INFO.EVENTS"))["config"]["max_age"] == streams.NANO
+
+
 async def test_limits_change_in_place_and_what_is_kept_stays(broker: NatsBroker) -> None:
     await provisioner(broker).ensure([(LANE, "org/a")])
     for i in range(8):

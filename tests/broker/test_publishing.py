@@ -9,6 +9,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from sie_broker.jetstream import nats_broker
+from sie_broker.jetstream.mailbox import AWAY_S
 from sie_broker.jetstream.nats_broker import PUBLISHING, NatsBroker
 from sie_broker.records import Lane, Work
 
@@ -53,4 +54,21 @@ async def test_a_loop_that_was_away_for_longer_than_an_answer_may_take_looks_for
         await asyncio.sleep(0)
     time.sleep(1)  # noqa: ASYNC251  # as garbage collection does, or a host that takes the core away
     assert (await asked).sequence == 1
+    await broker.close()
+
+
+async def test_a_loop_that_is_away_again_and_again_gives_up_what_nobody_answers(nats_url: str) -> None:
+    broker = NatsBroker(nats_url, name="test")
+    await broker.connect()
+
+    async def silent(message: Msg) -> None: ...
+
+    await broker.nc.subscribe("silent", cb=silent)
+    asked = asyncio.create_task(broker._mailbox.ask("silent", b"", None, 0.1))
+    for _ in range(50):
+        time.sleep(2 * AWAY_S)  # noqa: ASYNC251  # as a loop that has too much to do
+        await asyncio.sleep(0)
+        if asked.done():
+            break
+    assert asked.done() and isinstance(asked.exception(), TimeoutError)
     await broker.close()

@@ -10,9 +10,10 @@ from datetime import datetime
 import httpx
 import pytest
 
-from sie_broker.demand.sessions import COLD_S, Ended, Sessions, is_unknown, pause_s
+from sie_broker.demand.sessions import COLD_S, Ended, Sessions, check, is_unknown, pause_s
 from sie_broker.demand.supply import Answer
 from sie_broker.records import Lane
+from sie_sdk.errors import ConfigurationError
 from tests.broker.http_double import SessionServer
 from tests.conftest import eventually
 
@@ -139,6 +140,42 @@ async def test_sessions_of_a_service_without_a_worker_are_short(server: SessionS
     ends = {headers["ce-subject"]: datetime.fromisoformat(headers["ce-holduntil"]) for headers in server.headers}
     assert ends["default/minilm/cpu"].timestamp() - now <= 1.2 * COLD_S
     assert ends["eu%20west/minilm/cpu"].timestamp() - now > 1.2 * COLD_S
+
+
+@pytest.mark.parametrize(
+    "template", ["http://{bundle}.ns:8o80/", "http://{bundle}-{zone}.ns/"], ids=["a port", "a placeholder"]
+)
+async def test_a_session_without_an_address_is_told_of_and_tried_again(
+    template: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Sessions(template, session_s=60) as sessions:
+        sessions.hold(LANE, 1)
+        await eventually(lambda: sessions.answer(LANE).words != "")
+        (slot,) = sessions._slots[LANE]
+        assert not slot.done()
+    assert "cannot be opened" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "http://{bundle}.ns:8o80/",
+        "http://{bundle}-{zone}.ns/",
+        "http://{bundle}-{}.ns/",
+        "{bundle}.ns/",
+        "http://{",
+        "",
+    ],
+)
+def test_a_template_of_which_no_address_can_be_made_is_refused_by_its_setting(template: str) -> None:
+    with pytest.raises(ConfigurationError, match="SIE_DEMAND_URL") as refused:
+        check(template)
+    assert refused.value.field == "SIE_DEMAND_URL"
+
+
+@pytest.mark.parametrize("template", ["http://{bundle}-{profile}.sie.svc.cluster.local", "https://x:1/{pool}"])
+def test_any_other_template_is_taken(template: str) -> None:
+    check(template)
 
 
 async def test_closing_leaves_no_session_open(server: SessionServer) -> None:

@@ -7,8 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
-from email.utils import format_datetime
+from datetime import datetime
 from typing import Any
 
 import nats
@@ -17,9 +16,9 @@ import pytest
 
 from sie_broker import claim, jobs, subjects
 from sie_broker.contract import Broker
-from sie_broker.events import sink_room, sinks
+from sie_broker.events import sink_answers, sink_room, sinks
 from sie_broker.events.allow_list import AllowList
-from sie_broker.events.sinks import Answer, Dispatcher, Sink, answer_of, pause_s
+from sie_broker.events.sinks import Dispatcher, Sink
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.merge import part_id
 from sie_broker.records import DeadLetter, Reply
@@ -67,7 +66,7 @@ def body(count: int, first: int) -> bytes:
 
 @pytest.fixture
 async def office(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    monkeypatch.setattr(sinks, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(sink_answers, "FIRST_PAUSE_S", 0.02)
     await broker.provision([(LANE, MODEL)])
     server = SinkServer()
     async with server.running():
@@ -367,24 +366,3 @@ async def test_two_dispatchers_share_what_is_due(nats_url: str) -> None:
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_meaning_of_every_status_is_knatives() -> None:
-    again = {404, 408, 409, 429, *range(500, 600)}
-    for status in range(200, 600):
-        wanted = Answer.TAKEN if status < 300 else Answer.AGAIN if status in again else Answer.NEVER
-        assert answer_of(status) is wanted
-
-
-def test_pauses_double_up_to_a_limit_and_are_as_long_as_a_sink_asks() -> None:
-    now = 1_700_000_000.0
-    for attempt in range(1, 40):
-        wanted = min(300.0, 2.0 ** (attempt - 1))
-        assert 0.8 * wanted <= pause_s(attempt, None, now) <= 1.2 * wanted
-    later = format_datetime(datetime.fromtimestamp(now + 90, UTC), usegmt=True)
-    earlier = format_datetime(datetime.fromtimestamp(now - 90, UTC), usegmt=True)
-    assert pause_s(1, "45", now) == 45
-    assert pause_s(1, later, now) == 90
-    assert pause_s(1, "1000000", now) == sinks.LONGEST_ASKED_S
-    for nothing in ("soon", "-5", earlier, "nan"):
-        assert pause_s(1, nothing, now) <= 1.2

@@ -89,3 +89,15 @@ def test_a_model_is_held_while_a_ready_worker_of_the_lane_that_has_it_was_heard_
     starting = msgspec.structs.replace(state, at=clock.now, state="starting")
     workers.heard("w", msgspec.msgpack.encode(starting))
     assert not workers.holds(LANE, "org/a")
+
+
+def test_lanes_that_nobody_serves_are_not_remembered() -> None:
+    clock = Clock()
+    workers = Workers(clock)
+    for number in range(10):
+        lane = Lane(f"team-{number}", "minilm", "cpu")
+        assert not workers.live(lane) and not workers.holds(lane, "m") and not workers.ready(lane)
+        workers.heard("w", beat("w", clock.now, lane=lane))
+    assert list(workers._ready) == [lane]
+    workers.heard("w", None)
+    assert not workers._ready

@@ -12,10 +12,17 @@ import pytest
 from sie_broker import claim, jobs, subjects
 from sie_broker.claim import CHUNK_BYTES, REPLY_INLINE_BYTES, WORK_INLINE_BYTES
 from sie_broker.contract import Broker, Store
+from sie_broker.jetstream import nats_broker
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Reply
-from sie_sdk.errors import InvalidInputError, PayloadLostError, QueueFullError
+from sie_sdk.errors import (
+    InvalidInputError,
+    PayloadLostError,
+    PayloadTooLargeError,
+    QueueFullError,
+    QueueUnavailableError,
+)
 from tests.congruence.test_broker import LANE, MODEL, pulling, take, work
 
 MIB = 1024 * 1024
@@ -223,6 +230,39 @@ async def test_a_full_queue_keeps_no_payload(ready: Broker) -> None:
     with pytest.raises(QueueFullError):
         await ready.submit(work("w", data=bytes(MIB)))
     await eventually_empty(ready, "work")
+
+
+async def test_work_that_is_surely_not_queued_keeps_no_payload(ready: Broker) -> None:
+    assert await ready.retire(LANE.pool)
+    with pytest.raises(QueueUnavailableError):
+        await ready.submit(work("w", data=bytes(MIB)))
+    await eventually_empty(ready, "work")
+
+
+async def test_work_that_the_server_refuses_keeps_no_payload(nats_url: str) -> None:
+    broker = NatsBroker(nats_url, name="test")
+    await broker.connect()
+    await broker.provision([(LANE, MODEL)])
+    await reshape(broker, subjects.stream(LANE.pool), max_msg_size=16)
+    with pytest.raises(PayloadTooLargeError):
+        await broker.submit(work("w", data=bytes(MIB)))
+    await eventually_empty(broker, "work")
+    await broker.close()
+
+
+async def test_work_of_which_nobody_knows_whether_it_is_queued_keeps_its_payload(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = NatsBroker(nats_url, name="test")
+    await broker.connect()
+    await broker.provision([(LANE, MODEL)])
+    monkeypatch.setattr(nats_broker, "PUBLISHED_S", 0.0)
+    with pytest.raises(QueueUnavailableError):
+        await broker.submit(work("w", data=bytes(MIB)))
+    async with pulling(broker) as delivered:
+        delivery = await take(delivered)
+        assert (await claim.redeem(broker.payloads, delivery.work)).data == bytes(MIB)
+    await broker.close()
 
 
 async def test_a_payload_expires(ready: Broker) -> None:

@@ -7,6 +7,8 @@ from functools import partial
 
 import pytest
 
+from sie_broker import subjects
+from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import Lane
 from sie_ingress.follow import Following
 from sie_ingress.parts import PART_ITEMS
@@ -95,3 +97,27 @@ async def test_a_job_whose_answer_another_took_and_whose_ingress_died_says_so_an
         desk.hold.set()
         assert lengths((await look(headers={"Prefer": "wait=10"})).json()) == [4] * len(texts)
     assert len(desk.computed) == 2 * works
+
+
+@pytest.mark.parametrize("works", [1, 2])
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+async def test_a_job_whose_work_was_thrown_away_says_so_and_a_repeat_has_it_done_anew(
+    nats_url: str, works: int, again: bool
+) -> None:
+    texts = ["old"] * (PART_ITEMS * (works - 1) + 1)
+    broker = NatsBroker(nats_url, name="ingress-a")
+    await broker.connect()
+    async with opened(broker) as desk:
+        job = await desk.encode(*texts, Idempotency_Key="k")
+        look = partial(desk.client.get, job.headers["location"])
+        for _ in range(1 + again):
+            assert (await look()).status_code == 202
+            await broker.nc.jetstream().purge_stream(subjects.stream("default"))  # as what is too old goes
+            assert (await look()).json()["error"]["code"] == "UNAVAILABLE"
+            repeats = await asyncio.gather(*(desk.encode(*texts, Idempotency_Key="k") for _ in range(2)))
+            assert [repeat.headers["location"] for repeat in repeats] == [job.headers["location"]] * 2
+        async with desk.worker():
+            assert lengths((await desk.encode(*texts, Idempotency_Key="k")).json()) == [3] * len(texts)
+            assert lengths((await look()).json()) == [3] * len(texts)
+        assert len(desk.computed) == works
+    await broker.close()

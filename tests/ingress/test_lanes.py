@@ -307,3 +307,27 @@ async def test_what_is_told_of_a_lane_while_all_are_read_is_newer(there: bool) -
     await read.wait()
     assert bool(lanes.statuses()) == there
     following.cancel()
+
+
+async def test_a_lane_whose_pool_is_gone_leaves_nothing_behind() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lane = Lane("team-a", "default", "default")
+    key, status = lane_status.key(lane), msgspec.json.decode(standing(clock.now, 3), type=LaneStatus)
+    for _ in range(2):
+        lanes.told(key, msgspec.json.encode(msgspec.structs.replace(status, lane=lane)))
+        lanes.woken(lane)
+        await lanes.retry_after(lane)
+        lanes.told(key, None)
+    known = lanes._cold_starts
+    assert lane not in {*lanes._statuses, *lanes._workers._ready, *known._taken, *known._woken}
+
+
+async def test_workers_that_went_without_a_goodbye_leave_nothing_behind() -> None:
+    broker, clock = MemoryBroker(), Clock()
+    lanes = Lanes(broker, 5.0, clock)
+    lanes.heard("w", beat(clock.now))
+    clock.now += 60
+    following = asyncio.create_task(lanes.follow())
+    await eventually(lambda: not lanes._throughput._heard)
+    following.cancel()

@@ -7,7 +7,7 @@ import pytest
 from sie_broker.memory_payloads import MemoryPayloads
 from sie_broker.records import Reply
 from sie_ingress import recent
-from sie_ingress.recent import RECENT_BYTES, RecentReplies
+from sie_ingress.recent import ENTRY_BYTES, RECENT_BYTES, RecentReplies
 from sie_sdk.errors import IdempotencyMismatchError
 from tests.conftest import eventually
 
@@ -33,10 +33,18 @@ async def test_the_oldest_go_when_there_are_too_many_and_take_their_payloads_alo
     replies = RecentReplies(payloads)
     replies.put(b"", await stored(payloads, "large"))
     for number in range(RECENT_BYTES // MIB):
-        replies.put(b"", Reply(id=str(number), data=bytes(MIB)))
+        replies.put(b"", Reply(id=str(number), data=bytes(MIB - ENTRY_BYTES)))
     assert replies.get("large", b"") is None
     await eventually(lambda: not payloads.held)
-    replies.put(b"", Reply(id="one more", data=bytes(MIB)))
+    replies.put(b"", Reply(id="one more", data=bytes(MIB - ENTRY_BYTES)))
+    assert replies.get("0", b"") is None
+    assert replies.get("1", b"") is not None
+
+
+async def test_what_has_no_data_takes_room_too() -> None:
+    replies = RecentReplies(MemoryPayloads())
+    for number in range(RECENT_BYTES // ENTRY_BYTES + 1):
+        replies.put(b"", Reply(id=str(number), data=b""))
     assert replies.get("0", b"") is None
     assert replies.get("1", b"") is not None
 

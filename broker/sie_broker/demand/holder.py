@@ -176,6 +176,7 @@ class Holder:
             self.working = {lane for lane, count in backlog.items() if count}
         if now < self._settled_at:
             self._count_in(now)
+        self._forget_lost()
         busy, self._busy = self._busy, set()
         leased = pool_demand.leased(self._pools, clock.now())
         for lane in self._demands.keys() | (backlog or {}).keys() | busy | leased | self._workers.present().keys():
@@ -241,6 +242,8 @@ class Holder:
                 if told.at_rest and pool_demand.is_gone(lane, self._pools):
                     await self._board.forget(lane)
                     del self._demands[lane]
+                    self._supply.gone(lane)
+                    self._rates.gone(lane)
                 else:
                     await self._board.tell(told)
         except QueueUnavailableError as error:
@@ -266,8 +269,7 @@ class Holder:
 
     def _heartbeat(self, worker: str, value: bytes | None) -> None:
         if (state := self._workers.heard(worker, value)) is None:
-            self._completed.pop(worker, None)
-            self._rates.forget(worker)
+            self._forget(worker)
             return
         if state.fault:
             self._supply.said(pool_demand.service(state.lane, self._pools), state.fault)
@@ -275,3 +277,12 @@ class Holder:
         if state.completed != self._completed.get(worker, 0):
             self._busy.add(state.lane)
         self._completed[worker] = state.completed
+
+    def _forget(self, worker: str) -> None:
+        self._completed.pop(worker, None)
+        self._rates.forget(worker)
+
+    def _forget_lost(self) -> None:
+        """Forget those who went without a goodbye."""
+        for worker in self._completed.keys() - {state.worker for state in self._workers.all()}:
+            self._forget(worker)

@@ -112,3 +112,7 @@ class Rates:
         """The worker is gone."""
         self._heard.pop(worker, None)
         self._windows.pop(worker, None)
+
+    def gone(self, lane: Lane) -> None:
+        """The lane's pool is no more."""
+        self._rates.pop(lane, None)

@@ -24,6 +24,7 @@ import httpx
 from sie_broker import clock
 from sie_broker.demand.supply import Answer
 from sie_broker.records import Lane
+from sie_sdk.errors import ConfigurationError
 
 log = logging.getLogger("sie.broker.sessions")
 
@@ -73,6 +74,31 @@ def event_headers(lane: Lane, hold_until: float) -> dict[str, str]:
         "ce-subject": "/".join(quote(part, safe="") for part in (lane.pool, lane.bundle, lane.profile)),
         "ce-holduntil": datetime.fromtimestamp(hold_until, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
     }
+
+
+def address(template: str, lane: Lane) -> str:
+    """Where the Service of a lane is reached."""
+    return template.format(**{name: quote(getattr(lane, name), safe="") for name in ("bundle", "profile", "pool")})
+
+
+def check(template: str) -> None:
+    """See whether addresses can be made of it.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    try:
+        url = httpx.URL(address(template, Lane("pool", "bundle", "profile")))
+    except (LookupError, ValueError, httpx.InvalidURL) as error:
+        fault = f"{type(error).__name__}: {error}"
+    else:
+        fault = "" if url.scheme in ("http", "https") and url.host else "it begins with no http://host"
+    if fault:
+        raise ConfigurationError(
+            f"SIE_DEMAND_URL={template!r} is no address of a Service: {fault}.",
+            field="SIE_DEMAND_URL",
+            hint="As http://{bundle}-{profile}.sie.svc.cluster.local; {pool} may stand in it too.",
+        )
 
 
 class Sessions:
@@ -128,11 +154,10 @@ class Sessions:
 
     async def _keep_open(self, lane: Lane) -> None:
         """One slot: a session that ends is closed before the next opens."""
-        url = self._url.format(**{name: quote(getattr(lane, name), safe="") for name in ("bundle", "profile", "pool")})
         failures = 0
         while True:
             opened = time.monotonic()
-            ended, how = await self._session(url, lane)
+            ended, how = await self._session(lane)
             if ended is Ended.NORMALLY and time.monotonic() - opened < min(SETTLED_S, self._session_s / 2):
                 ended, how = Ended.BROKEN, "ended at once"
             pause = pause_s(ended, failures)
@@ -141,20 +166,26 @@ class Sessions:
                 log.info("session of %s: %s; trying again", lane, how)
             await asyncio.sleep(pause)
 
-    async def _session(self, url: str, lane: Lane) -> tuple[Ended, str]:
-        """Hold one session open until its end; never raises for what the other side does."""
+    async def _session(self, lane: Lane) -> tuple[Ended, str]:
+        """Hold one session open until its end; never raises: a slot that has ended would still count as open."""
         longest, overdue = (COLD_S, COLD_OVERDUE_S) if lane in self._cold else (self._session_s, OVERDUE_S)
         length = min(longest, self._session_s) * random.uniform(0.8, 1.2)
         headers = event_headers(lane, clock.now() + length)
         try:
             async with asyncio.timeout(length + overdue):
-                reply = await self._client.post(url, headers=headers)
+                reply = await self._client.post(address(self._url, lane), headers=headers)
         except TimeoutError:
             self._answers[lane] = Answer()
             return Ended.WAITING, "no answer"
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
             self._answers[lane] = Answer(said, is_unknown(error))
+            return Ended.BROKEN, said
+        except Exception as error:  # a name that makes no address, for instance
+            said = repr(error)
+            if self.answer(lane).words != said:
+                log.exception("session of %s cannot be opened", lane)
+            self._answers[lane] = Answer(said)
             return Ended.BROKEN, said
         if reply.status_code == 200:
             self._answers.pop(lane, None)

@@ -103,6 +103,10 @@ class Supply:
         self._missing.clear()
         self._short.clear()
 
+    def gone(self, lane: Lane) -> None:
+        """The lane's pool is no more."""
+        self._granted.pop(lane, None)
+
     def said(self, service: Lane, fault: str) -> None:
         """A worker of the Service could not start."""
         self._faults[service] = fault

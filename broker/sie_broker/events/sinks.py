@@ -1,8 +1,8 @@
 """Results on their way to whoever a producer named: an http(s) URL or a NATS subject. At least once, in no order.
 
-Owns the record of where a job's result goes and the dispatcher that sends it: what a sink's answer means, when it is
-tried again and when it is given up. Any number of dispatchers may run. Which sinks are allowed stands in
-``allow_list``, how a result comes to be due in the brokers.
+Owns the record of where a job's result goes and the dispatcher that sends it, until it is given up. Any number of
+dispatchers may run. Which sinks are allowed stands in ``allow_list``, what their answers mean in ``sink_answers``, how
+a result comes to be due in the brokers.
 
 A receiver tells repeats by the event's source and id, which are the job's and stay the same.
 """
@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
-from enum import Enum
 from functools import partial
 
 import httpx
@@ -27,6 +24,7 @@ from sie_broker import claim, clock, deadletters, jobs, merge, subjects
 from sie_broker.contract import Broker, Bucket
 from sie_broker.events import binding, envelope, exchange, sink_room
 from sie_broker.events.allow_list import NATS, AllowList, Target
+from sie_broker.events.sink_answers import Answer, answer_of, pause_s
 from sie_broker.events.sink_room import SinkRoom, pieces
 from sie_broker.jetstream.parcels import work_off
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
@@ -52,10 +50,6 @@ GIVE_UP_S = 2400.0
 """A result is given up when its sink was asked so often or it is so old: it is kept for an hour."""
 UNSEEN = 4
 """A try whose end nobody saw counts so often: what kills whoever sends it does so four times, and not for ever."""
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 300.0
-LONGEST_ASKED_S = 600.0
-"""The longest Retry-After that is obeyed."""
 MAX_BYTES: dict[MediaType, int] = {JSON: 16 << 20, MSGPACK: 64 << 20}
 """What is larger is not sent; the sink gets an error, and the job has the result. JSON is five times as large as what
 it is made of, and takes twelve times as much on the way: 310 MiB with the process itself, which has 512."""
@@ -82,49 +76,19 @@ async def keep(bucket: Bucket, job_id: str, sink: Sink) -> None:
     await bucket.replace(token(job_id), msgspec.msgpack.encode(sink), 0)
 
 
-class Answer(Enum):
-    """What a sink's answer means."""
-
-    TAKEN = "taken"
-    AGAIN = "again"
-    NEVER = "never"
-
-
-def answer_of(status: int) -> Answer:
-    """By Knative's delivery contract: 404, 408, 409, 429 and 5xx may get better, other 4xx do not; nor do redirects,
-    which are not followed: who may be sent to was decided before."""
-    if 200 <= status < 300:
-        return Answer.TAKEN
-    return Answer.AGAIN if status in (404, 408, 409, 429) or status >= 500 else Answer.NEVER
-
-
 def _tries(job: str) -> str:
     """Where it stands how often the job's sink was asked; nothing, before it refused."""
     return f"{token(job)}.tries"
 
 
-def pause_s(attempt: int, retry_after: str | None, now: float) -> float:
-    """Seconds until the next try: doubled each time, a fifth more or less; as long as a Retry-After asks, if longer."""
-    backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 16)) * random.uniform(0.8, 1.2)
-    return max(backoff, min(LONGEST_ASKED_S, _asked_s(retry_after, now)))
+def _late(parcel: Parcel) -> bool:
+    """Whether it is so old that it is given up."""
+    return clock.now() - parcel.at > GIVE_UP_S
 
 
 def _turn_s(parcel: Parcel) -> float:
     """Seconds until it is looked at again whether it is this one's turn."""
     return pause_s(min(parcel.attempt, 4), None, clock.now())
-
-
-def _asked_s(retry_after: str | None, now: float) -> float:
-    if retry_after is None:
-        return 0.0
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now)
-    except ValueError:
-        return 0.0
 
 
 def _host(target: Target) -> str:
@@ -193,7 +157,10 @@ class Dispatcher:
         self, parcel: Parcel, job: str, to: str, size: int, make: Callable[[], Awaitable[CloudEvent]]
     ) -> None:
         """Make the event and send it, if there is room for it and its host is not busy; else it waits, not made yet."""
-        host, late = self._asked(to), clock.now() - parcel.at > GIVE_UP_S
+        host, late = self._asked(to), _late(parcel)
+        if late and not self._room.has(host, size):
+            await self._bury_as_it_came(parcel, job, f"{to}: it was not its turn in time")
+            return
         if not self._room.has(host, size) or (self._at_host[host] >= PER_HOST and not late):
             log.info("%s: busy", to)
             await parcel.nak(_turn_s(parcel))
@@ -227,14 +194,7 @@ class Dispatcher:
         if tries < TRIES:
             await self._broker.sinks.put(_tries(job), str(tries + UNSEEN).encode())
             return tries
-        # As it came: nobody has made its event. The record of its sink stays for who sends it again.
-        why = f"{to}: whoever sends it does not come to its end"
-        log.error("the result of job %s is a dead letter: %s", job, why)
-        own = deadletters.event_headers(parcel.headers)
-        await self._bury(parcel, job, own, parcel.data, len(parcel.data), why)
-        await self._unclaim(job)
-        await parcel.ack()
-        await self._broker.sinks.delete(_tries(job))
+        await self._bury_as_it_came(parcel, job, f"{to}: whoever sends it does not come to its end")
         return None
 
     async def _unclaim(self, job: str) -> None:
@@ -280,7 +240,7 @@ class Dispatcher:
         Tries are counted beside the sink: a parcel is in hand again for many reasons, most of which ask nobody.
         """
         tries += refused.tried
-        if clock.now() - parcel.at > GIVE_UP_S or tries >= TRIES:
+        if _late(parcel) or tries >= TRIES:
             return None
         await self._broker.sinks.put(_tries(job), str(tries).encode())
         return pause_s(tries, refused.retry_after, clock.now()) if refused.tried else _turn_s(parcel)
@@ -300,13 +260,13 @@ class Dispatcher:
             found[part] = reply
         else:
             return [found[part] for part in parts]
-        if own in found or (own != part and await jobs.result(self._broker.jobs, own) is not None):
+        claimed = sink.claimant == parcel.sequence  # then all were there before
+        if not claimed and (own in found or (own != part and await jobs.result(self._broker.jobs, own) is not None)):
             await parcel.ack()
-        elif clock.now() - parcel.at < GIVE_UP_S:
-            await parcel.nak(0.2 if parcel.attempt < 5 else 5.0)
+        elif claimed or _late(parcel):
+            await self._bury_as_it_came(parcel, job, f"{sink.to}: it was due, and is not kept any more")
         else:
-            log.error("the result of job %s was due and is not there", job)
-            await parcel.term("no result")
+            await parcel.nak(0.2 if parcel.attempt < 5 else 5.0)
         return None
 
     async def _claim(self, parcel: Parcel, job: str, sink: Sink, revision: int) -> bool:
@@ -378,6 +338,15 @@ class Dispatcher:
             headers["ce-dataref"] = envelope.escape(await self._broker.payloads.store("dead", job, data))
             data = b""
         await self._bury(parcel, job, headers, data, size, f"{to}: {why}")
+
+    async def _bury_as_it_came(self, parcel: Parcel, job: str, why: str) -> None:
+        """Give up what nobody has made the event of. The record of its sink stays for who sends it again."""
+        log.error("the result of job %s is a dead letter: %s", job, why)
+        own = deadletters.event_headers(parcel.headers)
+        await self._bury(parcel, job, own, parcel.data, len(parcel.data), why)
+        await self._unclaim(job)
+        await parcel.ack()
+        await self._broker.sinks.delete(_tries(job))
 
     async def _bury(self, parcel: Parcel, job: str, headers: dict[str, str], data: bytes, size: int, why: str) -> None:
         letter = DeadLetter(

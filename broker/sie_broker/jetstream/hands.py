@@ -139,15 +139,19 @@ class Hands:
         self._settled: OrderedDict[Place, _Settled] = OrderedDict()
         self.peers = Peers(nc, self._own, self._came_again)
         self._lease_s: float | None = None
-        self._consumer: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        self._pulls = asyncio.Event()
+        self._pulled: dict[tuple[str, str], None] = {}
+        """Stream and name of each consumer that was pulled from, the last one at the end."""
         self._pulse = Pulse(clock.steady())
         duties.begin(self._renew())
         duties.begin(self._beat())
 
     async def pulling(self, stream: str, consumer: str) -> None:
         """Work will come from this consumer; all have the same lease."""
-        if not self._consumer.done():
-            self._consumer.set_result((stream, consumer))
+        self._pulled.pop((stream, consumer), None)
+        self._pulled[stream, consumer] = None
+        if not self._pulls.is_set():
+            self._pulls.set()
             with translated():
                 await self.peers.open()
 
@@ -232,19 +236,29 @@ class Hands:
 
     async def _renew(self) -> None:
         """Say "in progress" for all work in hand: a timer of its own, so a long forward cannot cost a lease."""
-        consumer, known_until = await self._consumer, 0.0
+        await self._pulls.wait()
+        known_until = 0.0
         while True:
             if time.monotonic() >= known_until:
-                self._lease_s = await self._read_lease(*consumer)
+                self._lease_s = await self._read_lease()
                 known_until = time.monotonic() + LEASE_KNOWN_S
             await asyncio.sleep((self._lease_s or SHORTEST_LEASE_S) / 3)
             for delivery in list(self.held.values()):
                 with suppress(nats.errors.Error):  # reconnecting; the next round renews
                     await self._nc.publish(delivery.lease, b"+WPI")
 
-    async def _read_lease(self, stream: str, consumer: str) -> float | None:
-        """The lease as the config service set it; what was known before when it cannot be read."""
+    async def _read_lease(self) -> float | None:
+        """The lease as the config service set it; what was known before when it cannot be read.
+
+        Of the consumer that was pulled from last: the models of others may have left, and the consumers with them.
+        """
         with suppress(nats.errors.Error, nats.js.errors.Error, TimeoutError):
-            info = await self._nc.jetstream(timeout=2).consumer_info(stream, consumer)
-            return info.config.ack_wait or self._lease_s
+            while self._pulled:
+                stream, consumer = last = next(reversed(self._pulled))
+                try:
+                    info = await self._nc.jetstream(timeout=2).consumer_info(stream, consumer)
+                except nats.js.errors.NotFoundError:
+                    self._pulled.pop(last, None)
+                    continue
+                return info.config.ack_wait or self._lease_s
         return self._lease_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections import defaultdict
 from contextlib import suppress
 
@@ -91,9 +92,12 @@ def is_unanswered(message: Msg) -> bool:
 
 
 def _too_late(answer: asyncio.Future[Msg], due: float) -> None:
-    """Give the question up; a loop that was away looks first at what came meanwhile, for timers run before that."""
+    """Give the question up; a loop that was away looks first at what came meanwhile, for timers run before that.
+
+    Once: a loop that is away again and again has looked by then.
+    """
     loop = asyncio.get_running_loop()
     if loop.time() - due > AWAY_S:
-        loop.call_later(AWAY_S, _too_late, answer, loop.time() + AWAY_S)
+        loop.call_later(AWAY_S, _too_late, answer, math.inf)
     elif not answer.done():
         answer.set_exception(TimeoutError())

@@ -29,6 +29,7 @@ from sie_broker.jetstream.connection import receipt, translated, unsubscribe
 from sie_broker.jetstream.deadletter_stream import NatsDeadLetters
 from sie_broker.jetstream.exhausted import Burial
 from sie_broker.jetstream.hands import Hands
+from sie_broker.jetstream.keeping import Keeping
 from sie_broker.jetstream.mailbox import Confirmations, Mailbox, is_unanswered
 from sie_broker.jetstream.parcels import parcels
 from sie_broker.jetstream.payloads import NatsPayloads
@@ -112,6 +113,7 @@ class NatsBroker:
         self._publishing = asyncio.Semaphore(PUBLISHING)
         await self._mailbox.open()
         self._confirmations = Confirmations(self.nc)
+        self._keeping = Keeping(self.jobs, self._confirmations)
         await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
         self.hands = Hands(self.nc, self.payloads, self.jobs, self.deliver_reply, self.duties)
         self._link.troubled = self.hands.server_lost
@@ -147,6 +149,7 @@ class NatsBroker:
     async def close(self) -> None:
         """Leave; work still in hand is given back to others. Raises what a part of it failed with, if one did."""
         await self.duties.end()
+        await self._keeping.close()
         await self.hands.close()
         with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)
@@ -163,14 +166,15 @@ class NatsBroker:
         return await self._provisioner.retire(pool)
 
     async def submit(self, work: Work, after: int = 0) -> Submission:
-        return await claim.submit(self.payloads, work, partial(self._publish, after=after))
+        with translated():
+            return await claim.submit(self.payloads, work, partial(self._publish, after=after))
 
     async def _publish(self, work: Work, after: int) -> Submission:
+        """As `claim.submit` has it: what has no answer ends with an error of nats-py's."""
         headers, body = envelope.from_work(work, source=f"/ingress/{self.name}")
         headers["Nats-Msg-Id"] = f"{work.id}@{after}" if after else work.id
-        with translated():
-            async with self._publishing:
-                answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
+        async with self._publishing:
+            answer = await self._mailbox.ask(subjects.work(work.queue), body, headers, PUBLISHED_S)
         if is_unanswered(answer):
             raise QueueUnavailableError("There is no queue for this work.", retry_after=1.0)
         return receipt(answer.data)
@@ -196,13 +200,10 @@ class NatsBroker:
         if not message.reply:  # kept before it was sent
             self._hand_out(msgspec.structs.replace(reply, kept=True))
             return
-        if not self._hand_out(reply):
-            try:
-                await jobs.keep(self.jobs, reply)
-            except (QueueUnavailableError, QueueFullError) as error:
-                log.warning("reply %s was not taken, its worker will keep it: %s", reply.id, error)
-                return
-        self._confirmations.confirm(message.reply)
+        if self._hand_out(reply):
+            self._confirmations.confirm(message.reply)
+        else:
+            await self._keeping.begin(reply, message.reply)
 
     def _hand_out(self, reply: Reply) -> bool:
         """Give the reply to all who wait for it; whether anybody did."""

@@ -131,7 +131,7 @@ def parcel_streams(limits: Limits) -> Iterable[dict[str, Any]]:
             "max_age": int(age_s * NANO),
             "max_msgs": max_messages,
             "max_bytes": 256 << 20,
-            "duplicate_window": int(DUPLICATES_S * NANO),
+            "duplicate_window": int(min(DUPLICATES_S, age_s) * NANO),
             "allow_direct": True,
         }
 

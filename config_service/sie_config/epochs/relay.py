@@ -19,8 +19,8 @@ from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import clock
 from sie_broker.contract import Broker, Bucket
-from sie_broker.events import binding, sinks
-from sie_broker.events.sinks import Answer
+from sie_broker.events import binding
+from sie_broker.events.sink_answers import Answer, answer_of, pause_s
 from sie_broker.jetstream.connection import cancelled
 from sie_config.epochs import changed_event
 from sie_config.epochs.store import Event
@@ -137,10 +137,10 @@ async def to_sink(url: str) -> AsyncIterator[Send]:
                     response = await http.post(url, headers=headers, content=body)
             except (httpx.HTTPError, TimeoutError, OSError) as error:
                 log.warning("%s: %s", url, str(error) or type(error).__name__)
-                return sinks.pause_s(attempt, None, clock.now())
-            match sinks.answer_of(response.status_code):
+                return pause_s(attempt, None, clock.now())
+            match answer_of(response.status_code):
                 case Answer.AGAIN:
-                    return sinks.pause_s(attempt, response.headers.get("retry-after"), clock.now())
+                    return pause_s(attempt, response.headers.get("retry-after"), clock.now())
                 case Answer.NEVER:
                     log.error("%s refuses epoch %d: HTTP %d", url, event.epoch, response.status_code)
             return None

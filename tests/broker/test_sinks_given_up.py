@@ -1,0 +1,59 @@
+"""Results that cannot be sent in time, or are gone before they were sent, are dead letters; on both brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from sie_broker import subjects
+from sie_broker.events import sink_room, sinks
+from sie_broker.merge import part_id
+from tests.broker.test_sinks import Office, buried, dispatching, office
+from tests.conftest import eventually
+
+__all__ = ["office"]
+
+
+async def test_a_result_that_waited_too_long_for_its_turn_is_a_dead_letter_and_can_be_sent_again(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_room, "LARGE_BYTES", 10)
+    office.server.hold.clear()
+    async with dispatching(office):
+        await office.due("has its turn")
+        await eventually(lambda: bool(office.server.open))
+        await office.due("waits")
+        with monkeypatch.context() as much_later:
+            much_later.setattr(sinks, "GIVE_UP_S", -1.0)
+            letter = await buried(office)
+        assert (letter.id, letter.reason) == ("waits-result", "undeliverable")
+        assert "not its turn" in letter.fault
+        await office.broker.dead.replay(letter.id)
+        office.server.hold.set()
+        await eventually(lambda: len(office.server.accepted) == 2)
+    assert await office.letters() == []
+
+
+async def test_a_result_that_is_gone_before_it_could_be_sent_is_a_dead_letter(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.due("j")
+    await office.broker.jobs.delete("result." + subjects.token("j"))
+    monkeypatch.setattr(sinks, "GIVE_UP_S", -1.0)
+    async with dispatching(office):
+        letter = await buried(office)
+    assert (letter.id, letter.deliveries) == ("j-result", 1)
+    assert "not kept any more" in letter.fault
+
+
+async def test_parts_of_which_one_expires_while_they_wait_for_their_turn_are_a_dead_letter(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", sinks.log.name)
+    monkeypatch.setattr(sinks, "PER_HOST", 0)
+    await office.due("j", sizes=(1, 1))
+    async with dispatching(office):
+        await eventually(lambda: "busy" in caplog.text)
+        await office.broker.jobs.delete("result." + subjects.token(part_id("j", 0)))
+        letter = await buried(office)
+    assert letter.id == "j-result"
+    assert office.server.received == []
