@@ -23,6 +23,7 @@ from sie_broker.jobs import Job
 from sie_broker.records import Reply
 from sie_config.registry import Registry
 from sie_ingress import published
+from sie_ingress.beside import beside
 from sie_ingress.metrics import Metrics
 from sie_sdk import refusals, replies, results, wire
 from sie_sdk.errors import InvalidInputError, ModelNotFoundError, PayloadTooLargeError, SIEError
@@ -86,9 +87,9 @@ class Answers:
                 hint="Ask for msgpack (Accept: application/msgpack) where that is spoken, or for fewer items at once.",
             )
         if len(data) <= replies.LARGE_BYTES:
-            return write(data)
+            return await beside(len(data), lambda: write(data))
         async with self._large:  # one at a time: while it is made it takes twelve times its size
-            return await asyncio.to_thread(write, data)
+            return await beside(len(data), lambda: write(data))
 
     def computed(self, reply: Reply) -> dict[str, str]:
         """The headers of a result: who computed it, with what, in what time."""

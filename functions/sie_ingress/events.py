@@ -22,6 +22,7 @@ from sie_broker.jobs import Job
 from sie_broker.records import Reply
 from sie_ingress import answer
 from sie_ingress.answer import Answers
+from sie_ingress.beside import beside
 from sie_ingress.body import read_body
 from sie_ingress.event_requests import EventRequests, Wanted
 from sie_ingress.identity import trace_of
@@ -48,7 +49,8 @@ class Events:
         """Accept what came, or refuse it in terms that its sender understands."""
         try:
             body = await read_body(request, self._settings.max_body_bytes)
-            events, reply_to = binding.from_http(request.headers, body), request.query_params.get("replyto", "")
+            events = await beside(len(body), partial(binding.from_http, request.headers, body))
+            reply_to = request.query_params.get("replyto", "")
             if binding.is_batch(request.headers):
                 return await self._batch(
                     request,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from sie_ingress import answer, parts, published
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.asked_again import AskedAgain
+from sie_ingress.beside import beside
 from sie_ingress.body import read_body
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
@@ -127,7 +129,7 @@ class Inference:
             Asked(
                 operation,
                 spec,
-                self.parse(operation, await body, media),
+                await self.parse(operation, await body, media),
                 terms,
                 own_id,
                 accepted,
@@ -150,13 +152,14 @@ class Inference:
             return answer.from_job(outcome, retry_after, held, late_s)
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
-    def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:
-        """A body of our own protocol.
+    async def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:
+        """A body of our own protocol; a large one is read beside the event loop.
 
         Raises:
             InvalidInputError: it is no request of this operation.
         """
-        request = wire.PARSERS[operation](body, media, limits=self.limits)
+        read = partial(wire.PARSERS[operation], body, media, limits=self.limits)
+        request = await beside(len(body), read)
         return Parsed(request, body if media == wire.MSGPACK else b"")
 
     async def check(self, asked: Asked) -> Checked:

@@ -41,7 +41,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     ``max_items`` items to encode or extract from, ``max_score_items`` to score; each text of at most
     ``max_text_bytes`` bytes of UTF-8; ``max_labels`` labels; an output schema of ``max_schema_nodes`` values that are
-    nested ``max_schema_depth`` deep; ``max_other_bytes`` bytes of the body beside texts, ids, vectors and media.
+    nested ``max_schema_depth`` deep; ``max_other_bytes`` bytes of the body beside texts, ids, media and packed vectors,
+    those of vectors in JSON included.
     """
 
     max_items: int = 4096
@@ -324,14 +325,14 @@ def _check_other(body: bytes, media: MediaType, limit: int, most: int) -> None:
     if media == JSON and bulk.crowded(body, (b"{",), texts_and_maps):
         what, largest = f"The body holds over {texts_and_maps} texts and maps", texts_and_maps
     elif (other := bulk.other_bytes(body, media, most)) > limit:
-        what, largest = f"{other} bytes of the body are no text, id, vector or medium", limit
+        what, largest = f"{other} bytes of the body are no text, id, packed vector or medium", limit
     else:
         return
     raise PayloadTooLargeError(
         f"{what}.",
         field="body",
         limit=largest,
-        hint="Send less metadata and fewer options, or fewer items at once.",
+        hint="Send less metadata and fewer options, vectors in msgpack, or fewer items at once.",
     )
 
 

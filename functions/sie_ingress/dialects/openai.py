@@ -34,6 +34,8 @@ from sie_sdk.errors import InvalidInputError, SIEError
 from sie_sdk.types import EncodeParams, EncodeRequest, Item, OutputDtype
 
 MAX_INPUTS: Final = 2048
+MAX_IDS: Final = 512 * 1024
+"""Of tokens of all inputs together, one of which may be 128 bytes of text; OpenAI itself takes 300,000."""
 EXAMPLE: Final = '{"model": "org/model", "input": ["a text"]}'
 INPUT_TYPES: Final = {
     "query": True,
@@ -142,6 +144,11 @@ def texts_of(given: str | Sequence[Any], tokenizer: str) -> list[str]:
             "input has token ids, and this server takes texts.",
             field="input",
             hint="Send texts (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False).",
+        )
+    total = len(given) if kinds == {int} else sum(map(len, given))
+    if total > MAX_IDS:
+        raise InvalidInputError(
+            f"input has {total} token ids.", field="input", limit=MAX_IDS, hint="Send fewer inputs at once."
         )
     words = vocabulary(tokenizer)
     if kinds == {int}:

@@ -24,6 +24,7 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_ingress import answer
 from sie_ingress.answer import Answers
+from sie_ingress.beside import beside
 from sie_ingress.body import read_body
 from sie_ingress.dialects import cohere, cohere_embed, openai, tei, tei_server
 from sie_ingress.dialects.dialect import Asking, Headers, Spoken, Write
@@ -33,7 +34,7 @@ from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, job_id
 from sie_ingress.terms import Terms, read_terms
-from sie_sdk import refusals, replies, wire
+from sie_sdk import refusals, wire
 from sie_sdk.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -110,13 +111,11 @@ class Dialects:
     ) -> tuple[Checked, Write]:
         """The request, ready to be placed, and what writes its answer. Nothing else keeps its texts from here on."""
         body = await read_body(request, self._settings.max_body_bytes)
-        large, limits = len(body) > replies.LARGE_BYTES, self._inference.limits
-        asking = (
-            await asyncio.to_thread(spoken.read, body, headers, limits) if large else spoken.read(body, headers, limits)
-        )
+        size = len(body)
+        asking = await beside(size, partial(spoken.read, body, headers, self._inference.limits))
         spec = self._model(asking, headers, request.path_params.get("model"))
-        slow = large or asking.slow
-        operation, wanted, write = await asyncio.to_thread(asking.ask, spec) if slow else asking.ask(spec)
+        ask = partial(asking.ask, spec)
+        operation, wanted, write = await asyncio.to_thread(ask) if asking.slow else await beside(size, ask)
         trace = trace_of(request.scope)
         asked = Asked(operation, spec, Parsed(wanted), terms, own_id, accepted, headers, trace)
         return await self._inference.check(asked), write

@@ -172,6 +172,22 @@ def test_token_ids_are_refused_where_the_server_takes_texts() -> None:
         asked(partial(openai.read, tokenizer="off"), {"input": [[1]]}, SPEC)
 
 
+def test_as_many_token_ids_as_openai_takes_are_taken() -> None:
+    assert len(ask({"input": [[1] * 146] * openai.MAX_INPUTS}).request.items) == openai.MAX_INPUTS
+    assert len(ask({"input": [1] * 300_000}).request.items) == 1
+
+
+@pytest.mark.parametrize("given", [[1] * (openai.MAX_IDS + 1), [[1] * (openai.MAX_IDS // 64)] * 65])
+def test_more_token_ids_than_make_sense_are_refused_before_they_are_texts(given: Any) -> None:
+    def none_is_read(name: str) -> Any:
+        raise AssertionError
+
+    with pytest.raises(InvalidInputError, match="token ids") as error, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai, "vocabulary", none_is_read)
+        ask({"input": given})
+    assert (error.value.field, error.value.limit) == ("input", openai.MAX_IDS)
+
+
 def test_a_body_of_another_type_is_refused() -> None:
     with pytest.raises(SIEError) as error:
         asked(READ, {"input": "a"}, SPEC, content_type="application/x-www-form-urlencoded")
