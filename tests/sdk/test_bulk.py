@@ -1,4 +1,4 @@
-"""Megabytes of what becomes objects are refused before they do, wherever they stand; texts and packed arrays are not."""
+"""Megabytes of what becomes objects are refused before they do, wherever they stand; texts and arrays are not."""
 
 from __future__ import annotations
 
