@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -107,6 +108,9 @@ def app(
         middleware=_middleware(metrics, readiness, inference, dialects),
         exception_handlers=REFUSALS,
     )
+    for route in ingress.routes:
+        if isinstance(route, Route):  # to the path's very end: Starlette drops a line feed there
+            route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
     ingress.state.event_requests, ingress.state.watch, ingress.state.configs = requests, watch, configs
     return ingress

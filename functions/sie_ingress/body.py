@@ -16,9 +16,9 @@ async def read_body(request: Request, limit: int) -> bytes:
         UnsupportedMediaTypeError: its ``Content-Encoding`` is not known.
         InvalidInputError: the caller hung up before its end.
     """
-    packed = next((value for name, value in request.scope["headers"] if name == b"content-encoding"), None)
-    if packed is None:
+    packed = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
+    if not packed:
         return await http_body.read_body(request, limit)
-    encoding = compression.encoding_of(packed.decode("latin-1"))
+    encoding = compression.encoding_of(b", ".join(packed).decode("latin-1"))
     body = await http_body.read_body(request, limit)
     return body if encoding is None else await compression.unpacked(body, encoding, limit)

@@ -25,6 +25,7 @@ from sie_ingress.answer import Answers
 from sie_ingress.beside import beside
 from sie_ingress.body import read_body
 from sie_ingress.event_requests import EventRequests, Wanted
+from sie_ingress.headers import by_name, preferences
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
@@ -77,9 +78,9 @@ class Events:
     def _preferred(self, request: Request) -> float | None:
         """How long to hold, for a sender that takes an answer: ``Prefer: wait=N``, or ``reply`` as Knative's do."""
         limit = self._settings.request_timeout_s
-        preferences = {each.strip().lower() for each in request.headers.get("prefer", "").split(",")}
-        held = answer.prefer_wait(request.headers.get("prefer"), limit)
-        return limit if held is None and "reply" in preferences else held
+        prefer = by_name(request.scope).get("prefer")
+        held = answer.prefer_wait(prefer, limit)
+        return limit if held is None and "reply" in preferences(prefer) else held
 
     async def _accepted(self, request: Request, wanted: Wanted, held: float | None) -> Response:
         """202 ends the exchange, so it has no body that could be taken for an event."""
@@ -93,7 +94,7 @@ class Events:
         return Response(b"", 202, headers)
 
     async def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
-        accept = request.headers.get("accept", "")
+        accept = by_name(request.scope).get("accept", "")
         if reply.status < 400:
             headers = self._answers.computed(reply)
         else:

@@ -30,6 +30,7 @@ from sie_ingress.answer import Answers
 from sie_ingress.asked_again import AskedAgain
 from sie_ingress.beside import beside
 from sie_ingress.body import read_body
+from sie_ingress.headers import by_name
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.operations import CHECKS
@@ -112,7 +113,7 @@ class Inference:
     async def serve(self, operation: Operation, request: Request) -> Response:
         """One request of ``operation``, from its body to its answer."""
         accepted = clock.now()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+        headers = by_name(request.scope)
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(headers.get("prefer"), self._settings.request_timeout_s)
         if held is None and answer.prefers_job(headers.get("prefer")):

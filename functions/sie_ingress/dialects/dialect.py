@@ -99,7 +99,7 @@ def read_json(body: bytes, headers: Headers, form: msgspec.json.Decoder[T], exam
         raise _wrong_field(str(error), example) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            f"The body is not valid JSON: {str(error).rstrip('.')}.", field="body", hint=f"Send {example}."
+            f"The body is not valid JSON: {wire.complaint(error, body)}.", field="body", hint=f"Send {example}."
         ) from None
     except RecursionError:
         raise InvalidInputError("The body is nested too deeply.", field="body", hint=f"Send {example}.") from None
