@@ -29,6 +29,18 @@ LOOK_S = 10.0
 """How often these are looked for, so that a request costs neither timer nor clock; they may be so much longer."""
 
 
+LARGE_BYTES = 64 * 1024
+"""An answer of more is not copied to be joined."""
+
+_behind: set[Protocol] = set()
+"""The connections whose callers take less than they are sent."""
+
+
+def unsent_bytes() -> int:
+    """What was written to callers of this process and not taken yet, but for what any connection may have (64 KiB)."""
+    return sum(connection.transport.get_write_buffer_size() for connection in _behind)
+
+
 class Joined:
     """A transport whose writes of one turn of the loop leave as one; everything else is the transport's own."""
 
@@ -47,7 +59,10 @@ class Joined:
         """Send what was written; nothing when there is none."""
         if self._written:
             written, self._written = self._written, []
-            self._transport.write(written[0] if len(written) == 1 else b"".join(written))
+            if sum(map(len, written)) > LARGE_BYTES:
+                self._transport.writelines(written)  # together, too, and nothing is copied
+            else:
+                self._transport.write(written[0] if len(written) == 1 else b"".join(written))
 
     def close(self) -> None:
         """Send what was written, then close."""
@@ -74,7 +89,18 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
         self._look.cancel()
+        _behind.discard(self)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """More is on the way than the caller takes."""
+        _behind.add(self)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        _behind.discard(self)
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Take what came; of a head no more than it may have."""

@@ -90,7 +90,7 @@ class Answers:
         if len(data) <= replies.LARGE_BYTES:
             return await beside(len(data), lambda: write(data))
         async with self._large:  # one at a time: while it is made it takes twelve times its size
-            return await beside(len(data), lambda: write(data))
+            return await asyncio.to_thread(write, data)
 
     def computed(self, reply: Reply) -> dict[str, str]:
         """The headers of a result: who computed it, with what, in what time."""

@@ -33,6 +33,7 @@ from sie_ingress.identity import Identified
 from sie_ingress.inference import Inference
 from sie_ingress.jobs import Jobs
 from sie_ingress.lanes import Lanes
+from sie_ingress.memory import Bounded, Memory
 from sie_ingress.metrics import Counted, Metrics
 from sie_ingress.models import Models
 from sie_ingress.openapi.routes import OpenApi
@@ -86,6 +87,8 @@ def app(
     configs = Configs(registry, state, lanes, ingresses, access)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
+    # Enough for the largest request, packed, and its answer.
+    room = 2 * settings.max_body_bytes + settings.max_reply_bytes
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
     ingress = Starlette(
         routes=[
@@ -105,7 +108,7 @@ def app(
             Route("/metrics", metrics.page, methods=["GET"]),
             *OpenApi(registry, settings, () if pools.assigns else (PoolsUnsupportedError,)).routes(),
         ],
-        middleware=_middleware(metrics, readiness, inference, dialects),
+        middleware=_middleware(metrics, readiness, Memory(room), inference, dialects),
         exception_handlers=REFUSALS,
     )
     for route in ingress.routes:
@@ -116,13 +119,16 @@ def app(
     return ingress
 
 
-def _middleware(metrics: Metrics, readiness: Readiness, inference: Inference, dialects: Dialects) -> list[Middleware]:
+def _middleware(
+    metrics: Metrics, readiness: Readiness, memory: Memory, inference: Inference, dialects: Dialects
+) -> list[Middleware]:
     """What every request goes through, the outermost first."""
     return [
         Middleware(EventsAtRoot),
         Middleware(Counted, metrics),
         Middleware(Identified),
         Middleware(Begun, readiness),
+        Middleware(Bounded, memory),
         Middleware(Compressed),
         Middleware(Express, inference.serve, dialects.by_path()),
     ]

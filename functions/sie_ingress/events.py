@@ -20,7 +20,7 @@ from sie_broker import clock, http_refusals
 from sie_broker.events import binding, exchange
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
-from sie_ingress import answer
+from sie_ingress import answer, memory
 from sie_ingress.answer import Answers
 from sie_ingress.beside import beside
 from sie_ingress.body import read_body
@@ -94,6 +94,7 @@ class Events:
         return Response(b"", 202, headers)
 
     async def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
+        memory.of(request.scope).take(len(reply.data))
         accept = by_name(request.scope).get("accept", "")
         if reply.status < 400:
             headers = self._answers.computed(reply)

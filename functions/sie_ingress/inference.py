@@ -24,7 +24,7 @@ from sie_broker.records import Reply, Work
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.profile import with_profile
 from sie_config.registry import Registry
-from sie_ingress import answer, parts, published
+from sie_ingress import answer, memory, parts, published
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.asked_again import AskedAgain
@@ -151,6 +151,7 @@ class Inference:
                 raise given_up
             retry_after, late_s = await self._lanes.retry_after(outcome.lane), await self._lanes.late_s(outcome.lane)
             return answer.from_job(outcome, retry_after, held, late_s)
+        memory.of(request.scope).take(len(outcome.data))
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
     async def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:

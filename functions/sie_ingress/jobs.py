@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sie_broker import jobs
+from sie_broker import claim, jobs
 from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import collect, whole
 from sie_broker.records import Reply
-from sie_ingress import answer
+from sie_ingress import answer, memory
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.follow import JOB_S, missed
@@ -80,6 +80,7 @@ class Jobs:
         self, request: Request, job_id: str, replies: Sequence[Reply], sizes: Sequence[int]
     ) -> Response:
         self._admission.answered(job_id)
+        memory.of(request.scope).take(sum(map(claim.size, replies)))
         reply = await whole(self._broker.payloads, job_id, replies, sizes, self._settings.max_reply_bytes)
         # There is no body to take the format from; JSON is what a person with curl can read.
         return await self._answers.from_reply(reply, by_name(request.scope).get("accept"), wire.JSON)

@@ -206,11 +206,13 @@ async def test_who_takes_nothing_of_an_answer_is_let_go_and_who_takes_it_slowly_
         other.write(headers(100))
         taken = 0
         async with asyncio.timeout(60):
+            await eventually(lambda: http_protocol.unsent_bytes() > 60_000_000)
             while not lost:
                 taken += len(await slow.read(1024)) if taken < 40_000_000 else 0
                 await asyncio.sleep(0)
             while taken < 50_000_000:
                 taken += len(await slow.read(500_000))
         assert len(lost) == 1
+        assert http_protocol.unsent_bytes() == 0
         writer.close()
         other.close()

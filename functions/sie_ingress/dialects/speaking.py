@@ -22,7 +22,7 @@ from sie_broker.records import Lane
 from sie_config import model_name
 from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_ingress import answer
+from sie_ingress import answer, memory
 from sie_ingress.answer import Answers
 from sie_ingress.beside import beside
 from sie_ingress.body import read_body
@@ -104,6 +104,7 @@ class Dialects:
             raise await self._late(checked.whole.lane)
         if reply.status >= 400:
             raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
+        memory.of(request.scope).take(len(reply.data))
         body = await self._answers.in_json(reply.data, lambda data: write(data, own_id))
         return Response(body, headers=self._answers.computed(reply), media_type=wire.JSON)
 
