@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -12,8 +13,8 @@ _DIGITS = 18
 """A declared length of more is over any limit, and Python reads no number of thousands of digits."""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The request body as it came.
+async def read_body(request: Request, limit: int, taken: Callable[[int], None] = lambda size: None) -> bytes:
+    """The request body as it came; ``taken`` hears the size of each piece, and may refuse it.
 
     Raises:
         PayloadTooLargeError: it is over ``limit`` bytes; a declared length is refused before a byte is read.
@@ -28,6 +29,7 @@ async def read_body(request: Request, limit: int) -> bytes:
             size += len(chunk)
             if size > limit:
                 raise too_large(limit)
+            taken(len(chunk))
             if not first:
                 first = chunk
             elif chunk:

@@ -26,6 +26,8 @@ LOOK_AGAIN_S = 5.0
 SOON_S = 0.02
 """When it is looked for first, and then each time four times as late: a server tells of a value before it has stored
 it, so between the two a result is neither told nor found by who comes just then."""
+RESULTS = "result."
+"""How the keys of results begin, which may have a megabyte each."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ async def keep(bucket: Bucket, reply: Reply) -> None:
 
     It may be that of a worker that stood still while another had its lease, and answered.
     """
-    key, value = f"result.{token(reply.id)}", _encoder.encode(reply)
+    key, value = f"{RESULTS}{token(reply.id)}", _encoder.encode(reply)
     if reply.status < 400:
         await bucket.put(key, value)
         return
@@ -111,7 +113,7 @@ async def keep(bucket: Bucket, reply: Reply) -> None:
 
 async def result(bucket: Bucket, job_id: str) -> Reply | None:
     """The job's result, or None when it is not there yet."""
-    value = await bucket.get(f"result.{token(job_id)}")
+    value = await bucket.get(f"{RESULTS}{token(job_id)}")
     return None if value is None else _replies.decode(value)
 
 
@@ -122,18 +124,18 @@ def may_pass(reply: Reply) -> bool:
 
 async def failed(bucket: Bucket, job_id: str) -> int | None:
     """Which result is kept for the job, if it is an error that may pass; for `Broker.submit` and `forget_result`."""
-    kept = await bucket.read(f"result.{token(job_id)}")
+    kept = await bucket.read(f"{RESULTS}{token(job_id)}")
     return kept.revision if kept.value is not None and may_pass(_replies.decode(kept.value)) else None
 
 
 async def result_revision(bucket: Bucket, job_id: str) -> int:
     """Which result is kept for the job, for `forget_result`."""
-    return (await bucket.read(f"result.{token(job_id)}")).revision
+    return (await bucket.read(f"{RESULTS}{token(job_id)}")).revision
 
 
 async def forget_result(bucket: Bucket, job_id: str, revision: int) -> None:
     """Forget the job's result if it is still that one; a newer one stays."""
-    await bucket.remove(f"result.{token(job_id)}", revision)
+    await bucket.remove(f"{RESULTS}{token(job_id)}", revision)
 
 
 async def queued_anew(bucket: Bucket, stream: str, sequence: int, anew: int) -> None:
@@ -158,7 +160,7 @@ async def wait_result(bucket: Bucket, job_id: str, timeout: float) -> Reply | No
         if value is not None and not arrived.done():
             arrived.set_result(value)
 
-    async with bucket.watch(on_change, f"result.{token(job_id)}"):
+    async with bucket.watch(on_change, f"{RESULTS}{token(job_id)}"):
         # Look after the watch is on: a result kept just before it would never be told.
         if (reply := await result(bucket, job_id)) is not None:
             return reply

@@ -23,6 +23,8 @@ from sie_broker.jobs import Job
 from sie_broker.records import Reply
 from sie_config.registry import Registry
 from sie_ingress import published
+from sie_ingress.beside import beside
+from sie_ingress.headers import preferences
 from sie_ingress.metrics import Metrics
 from sie_sdk import refusals, replies, results, wire
 from sie_sdk.errors import InvalidInputError, ModelNotFoundError, PayloadTooLargeError, SIEError
@@ -86,7 +88,7 @@ class Answers:
                 hint="Ask for msgpack (Accept: application/msgpack) where that is spoken, or for fewer items at once.",
             )
         if len(data) <= replies.LARGE_BYTES:
-            return write(data)
+            return await beside(len(data), lambda: write(data))
         async with self._large:  # one at a time: while it is made it takes twelve times its size
             return await asyncio.to_thread(write, data)
 
@@ -130,24 +132,22 @@ def from_job(job: Job, retry_after: float, held_s: float | None, late_s: float =
 
 def prefer_wait(prefer: str | None, limit_s: float) -> float | None:
     """Seconds of ``Prefer: wait=N`` (RFC 7240), at most ``limit_s``; None when the caller has no preference."""
-    for preference in prefer.split(",") if prefer else ():
-        name, _, value = preference.strip().partition("=")
-        if name.strip().lower() == "wait":
-            try:
-                seconds = float(value)
-            except ValueError:
-                seconds = -1.0
-            if not 0 <= seconds < math.inf:
-                raise InvalidInputError(
-                    f"Prefer: wait={value} is not a number of seconds.", field="Prefer", hint="Example: Prefer: wait=10"
-                )
-            return min(seconds, limit_s)
-    return None
+    if not prefer or (value := preferences(prefer).get("wait")) is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InvalidInputError(
+            f"Prefer: wait={value} is not a number of seconds.", field="Prefer", hint="Example: Prefer: wait=10"
+        )
+    return min(seconds, limit_s)
 
 
 def prefers_job(prefer: str | None) -> bool:
     """Whether the caller asked for a job, whatever it might wait for: ``Prefer: respond-async``."""
-    return any(preference.strip().lower() == "respond-async" for preference in (prefer or "").split(","))
+    return "respond-async" in preferences(prefer)
 
 
 def refuse(error: SIEError, path: str = "") -> Response:

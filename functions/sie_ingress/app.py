@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -32,6 +33,7 @@ from sie_ingress.identity import Identified
 from sie_ingress.inference import Inference
 from sie_ingress.jobs import Jobs
 from sie_ingress.lanes import Lanes
+from sie_ingress.memory import Bounded, Memory
 from sie_ingress.metrics import Counted, Metrics
 from sie_ingress.models import Models
 from sie_ingress.openapi.routes import OpenApi
@@ -85,6 +87,8 @@ def app(
     configs = Configs(registry, state, lanes, ingresses, access)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
+    # Enough for the largest request, packed, and its answer.
+    room = 2 * settings.max_body_bytes + settings.max_reply_bytes
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
     ingress = Starlette(
         routes=[
@@ -104,21 +108,27 @@ def app(
             Route("/metrics", metrics.page, methods=["GET"]),
             *OpenApi(registry, settings, () if pools.assigns else (PoolsUnsupportedError,)).routes(),
         ],
-        middleware=_middleware(metrics, readiness, inference, dialects),
+        middleware=_middleware(metrics, readiness, Memory(room), inference, dialects),
         exception_handlers=REFUSALS,
     )
+    for route in ingress.routes:
+        if isinstance(route, Route):  # to the path's very end: Starlette drops a line feed there
+            route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
     ingress.state.event_requests, ingress.state.watch, ingress.state.configs = requests, watch, configs
     return ingress
 
 
-def _middleware(metrics: Metrics, readiness: Readiness, inference: Inference, dialects: Dialects) -> list[Middleware]:
+def _middleware(
+    metrics: Metrics, readiness: Readiness, memory: Memory, inference: Inference, dialects: Dialects
+) -> list[Middleware]:
     """What every request goes through, the outermost first."""
     return [
         Middleware(EventsAtRoot),
         Middleware(Counted, metrics),
         Middleware(Identified),
         Middleware(Begun, readiness),
+        Middleware(Bounded, memory),
         Middleware(Compressed),
         Middleware(Express, inference.serve, dialects.by_path()),
     ]

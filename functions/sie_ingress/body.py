@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from sie_broker import http_body
-from sie_ingress import compression
+from sie_ingress import compression, memory
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -15,10 +15,15 @@ async def read_body(request: Request, limit: int) -> bytes:
         PayloadTooLargeError: it is over ``limit`` bytes, as it came or unpacked.
         UnsupportedMediaTypeError: its ``Content-Encoding`` is not known.
         InvalidInputError: the caller hung up before its end.
+        UnavailableError: there is no memory for it now.
     """
-    packed = next((value for name, value in request.scope["headers"] if name == b"content-encoding"), None)
-    if packed is None:
-        return await http_body.read_body(request, limit)
-    encoding = compression.encoding_of(packed.decode("latin-1"))
-    body = await http_body.read_body(request, limit)
-    return body if encoding is None else await compression.unpacked(body, encoding, limit)
+    hold = memory.of(request.scope)
+    packed = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
+    if not packed:
+        return await http_body.read_body(request, limit, hold.take)
+    encoding = compression.encoding_of(b", ".join(packed).decode("latin-1"))
+    body = await http_body.read_body(request, limit, hold.take)
+    if encoding is not None:
+        body = await compression.unpacked(body, encoding, limit)
+        hold.take(len(body))
+    return body

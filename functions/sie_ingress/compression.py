@@ -13,11 +13,12 @@ import asyncio
 import io
 import sys
 import zlib
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Literal, cast, get_args
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sie_ingress.beside import one_at_a_time
 from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError, PayloadTooLargeError, UnsupportedMediaTypeError
 
@@ -79,7 +80,7 @@ async def unpacked(body: bytes, encoding: Encoding, limit: int) -> bytes:
         PayloadTooLargeError: it is larger.
         InvalidInputError: it is broken, or ends too early.
     """
-    return await asyncio.to_thread(unpack, body, encoding, limit)
+    return await one_at_a_time(partial(unpack, body, encoding, limit))
 
 
 def unpack(body: bytes, encoding: Encoding, limit: int) -> bytes:

@@ -103,7 +103,7 @@ class EventRequests:
                 Asked(
                     operation=asked.operation,
                     spec=spec,
-                    parsed=self._inference.parse(asked.operation, asked.data, asked.media),
+                    parsed=await self._inference.parse(asked.operation, asked.data, asked.media),
                     terms=terms,
                     id=own_id,
                     accepted=now,

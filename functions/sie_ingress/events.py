@@ -20,10 +20,12 @@ from sie_broker import clock, http_refusals
 from sie_broker.events import binding, exchange
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
-from sie_ingress import answer
+from sie_ingress import answer, memory
 from sie_ingress.answer import Answers
+from sie_ingress.beside import beside
 from sie_ingress.body import read_body
 from sie_ingress.event_requests import EventRequests, Wanted
+from sie_ingress.headers import by_name, preferences
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
@@ -48,7 +50,8 @@ class Events:
         """Accept what came, or refuse it in terms that its sender understands."""
         try:
             body = await read_body(request, self._settings.max_body_bytes)
-            events, reply_to = binding.from_http(request.headers, body), request.query_params.get("replyto", "")
+            events = await beside(len(body), partial(binding.from_http, request.headers, body))
+            reply_to = request.query_params.get("replyto", "")
             if binding.is_batch(request.headers):
                 return await self._batch(
                     request,
@@ -75,9 +78,9 @@ class Events:
     def _preferred(self, request: Request) -> float | None:
         """How long to hold, for a sender that takes an answer: ``Prefer: wait=N``, or ``reply`` as Knative's do."""
         limit = self._settings.request_timeout_s
-        preferences = {each.strip().lower() for each in request.headers.get("prefer", "").split(",")}
-        held = answer.prefer_wait(request.headers.get("prefer"), limit)
-        return limit if held is None and "reply" in preferences else held
+        prefer = by_name(request.scope).get("prefer")
+        held = answer.prefer_wait(prefer, limit)
+        return limit if held is None and "reply" in preferences(prefer) else held
 
     async def _accepted(self, request: Request, wanted: Wanted, held: float | None) -> Response:
         """202 ends the exchange, so it has no body that could be taken for an event."""
@@ -91,7 +94,8 @@ class Events:
         return Response(b"", 202, headers)
 
     async def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
-        accept = request.headers.get("accept", "")
+        memory.of(request.scope).take(len(reply.data))
+        accept = by_name(request.scope).get("accept", "")
         if reply.status < 400:
             headers = self._answers.computed(reply)
         else:

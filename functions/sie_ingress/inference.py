@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -23,11 +24,13 @@ from sie_broker.records import Reply, Work
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.profile import with_profile
 from sie_config.registry import Registry
-from sie_ingress import answer, parts, published
+from sie_ingress import answer, memory, parts, published
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.asked_again import AskedAgain
+from sie_ingress.beside import beside
 from sie_ingress.body import read_body
+from sie_ingress.headers import by_name
 from sie_ingress.identity import trace_of
 from sie_ingress.lanes import Lanes
 from sie_ingress.operations import CHECKS
@@ -110,7 +113,7 @@ class Inference:
     async def serve(self, operation: Operation, request: Request) -> Response:
         """One request of ``operation``, from its body to its answer."""
         accepted = clock.now()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+        headers = by_name(request.scope)
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(headers.get("prefer"), self._settings.request_timeout_s)
         if held is None and answer.prefers_job(headers.get("prefer")):
@@ -127,7 +130,7 @@ class Inference:
             Asked(
                 operation,
                 spec,
-                self.parse(operation, await body, media),
+                await self.parse(operation, await body, media),
                 terms,
                 own_id,
                 accepted,
@@ -148,15 +151,17 @@ class Inference:
                 raise given_up
             retry_after, late_s = await self._lanes.retry_after(outcome.lane), await self._lanes.late_s(outcome.lane)
             return answer.from_job(outcome, retry_after, held, late_s)
+        memory.of(request.scope).take(len(outcome.data))
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
-    def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:
-        """A body of our own protocol.
+    async def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:
+        """A body of our own protocol; a large one is read beside the event loop.
 
         Raises:
             InvalidInputError: it is no request of this operation.
         """
-        request = wire.PARSERS[operation](body, media, limits=self.limits)
+        read = partial(wire.PARSERS[operation], body, media, limits=self.limits)
+        request = await beside(len(body), read)
         return Parsed(request, body if media == wire.MSGPACK else b"")
 
     async def check(self, asked: Asked) -> Checked:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Literal
 
 from cloudevents.core.v1.event import CloudEvent
@@ -22,6 +23,7 @@ from sie_broker.jetstream.parcels import work_off
 from sie_broker.parcel import Parcel
 from sie_broker.records import MAX_DELIVERIES, DeadLetter, Reply
 from sie_ingress import trace_context
+from sie_ingress.beside import beside
 from sie_ingress.event_requests import LONGEST_ID, EventRequests, job_of
 from sie_sdk import wire
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError, SIEError, UnavailableError
@@ -62,7 +64,7 @@ class Intake:
 
     async def _settle(self, parcel: Parcel) -> None:
         try:
-            event = binding.from_nats(parcel.headers, parcel.data)
+            event = await beside(len(parcel.data), partial(binding.from_nats, parcel.headers, parcel.data))
         except InvalidInputError as fault:
             # It is no event, so it has neither job nor sink: an operator may look at it.
             log.warning("what came on %s is no event: %s", parcel.subject, fault)

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sie_broker import jobs
+from sie_broker import claim, jobs
 from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import collect, whole
 from sie_broker.records import Reply
-from sie_ingress import answer
+from sie_ingress import answer, memory
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.follow import JOB_S, missed
+from sie_ingress.headers import by_name
 from sie_ingress.held import LAST_LOOK_S, Held
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
@@ -42,7 +43,7 @@ class Jobs:
 
     async def __call__(self, request: Request) -> Response:
         job_id = request.path_params["job"]
-        held = answer.prefer_wait(request.headers.get("prefer"), self._settings.request_timeout_s)
+        held = answer.prefer_wait(by_name(request.scope).get("prefer"), self._settings.request_timeout_s)
         reply, job = await asyncio.gather(jobs.result(self._broker.jobs, job_id), jobs.find(self._broker.jobs, job_id))
         # One in parts has none of its own: it would be another request's, which was refused too late.
         if reply is not None and not (job is not None and job.sizes):
@@ -79,6 +80,7 @@ class Jobs:
         self, request: Request, job_id: str, replies: Sequence[Reply], sizes: Sequence[int]
     ) -> Response:
         self._admission.answered(job_id)
+        memory.of(request.scope).take(sum(map(claim.size, replies)))
         reply = await whole(self._broker.payloads, job_id, replies, sizes, self._settings.max_reply_bytes)
         # There is no body to take the format from; JSON is what a person with curl can read.
-        return await self._answers.from_reply(reply, request.headers.get("accept"), wire.JSON)
+        return await self._answers.from_reply(reply, by_name(request.scope).get("accept"), wire.JSON)

@@ -1,5 +1,5 @@
-"""What a request's body is full of: texts, ids, vectors and media take no more memory than they have bytes, or a few
-times as much; anything else up to sixty times.
+"""What a request's body is full of: texts, ids, packed vectors and media take no more memory than they have bytes, or a
+few times as much; anything else up to sixty times, vectors in JSON among it.
 
 Owns telling the two apart, and counting before anything is made of either: pure functions over bytes. The limits are
 ``wire``'s.
@@ -14,13 +14,11 @@ from typing import Annotated
 
 import msgspec
 
-from sie_sdk.formats import JSON, MediaType
+from sie_sdk.formats import JSON, MSGPACK, MediaType
 
 MEDIA = ("images", "audio", "video", "document")
 _ABSENT = (b"", b"null", b"\xc0")
 _EMPTY = (*_ABSENT, b"[]", b"\x90")
-_BYTES_OF_A_ROW = 16
-"""In JSON a row of numbers has more, on average: what has less is no vectors but brackets."""
 
 _STRING = re.compile(rb'"[^"]*"')
 
@@ -96,16 +94,16 @@ def unread(body: bytes, media: MediaType, most: int | None = None) -> Holder:
     return Holder(whole.items, query)
 
 
-def crowded(body: bytes, brackets: tuple[bytes, ...], limit: int) -> bool:
-    """Whether JSON has more than ``limit`` texts and ``brackets`` (``{``, ``[``) outside of texts together.
+def crowded(body: bytes, marks: tuple[bytes, ...], limit: int) -> bool:
+    """Whether JSON has more than ``limit`` texts and ``marks`` (``{``, ``[``, ``,``) outside of texts together.
 
     They are counted and not made: it is their number that takes memory and time.
     """
-    if body.count(b'"') // 2 + sum(map(body.count, brackets)) <= limit:
+    if body.count(b'"') // 2 + sum(map(body.count, marks)) <= limit:
         return False  # nearly always, without a look at what stands in texts
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
     texts = plain.count(b'"') // 2
-    return texts > limit or texts + sum(map(_STRING.sub(b"", plain).count, brackets)) > limit
+    return texts > limit or texts + sum(map(_STRING.sub(b"", plain).count, marks)) > limit
 
 
 def other_bytes(body: bytes, media: MediaType, most: int) -> int:
@@ -118,17 +116,12 @@ def other_bytes(body: bytes, media: MediaType, most: int) -> int:
         ValueError, RecursionError: it is no body.
     """
     holder = unread(body, media, most)
-    vectors = _json_vectors if media == JSON else _packed_vectors
     bulk = 0
     for item in (holder.query, *holder.items):
         bulk += sum(len(memoryview(each)) for each in (item.text, item.id, *(getattr(item, name) for name in MEDIA)))
-        bulk += vectors(bytes(item.multivector))
+        if media == MSGPACK:
+            bulk += _packed_vectors(bytes(item.multivector))
     return len(body) - bulk
-
-
-def _json_vectors(raw: bytes) -> int:
-    rows = raw.count(b"[") + raw.count(b"{")
-    return len(raw) if rows * _BYTES_OF_A_ROW <= len(raw) else 0
 
 
 def _packed_vectors(raw: bytes) -> int:

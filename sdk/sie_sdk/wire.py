@@ -8,6 +8,7 @@ Decoders and encoders are built once; a request of 4096 texts is checked without
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args
 
@@ -41,7 +42,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     ``max_items`` items to encode or extract from, ``max_score_items`` to score; each text of at most
     ``max_text_bytes`` bytes of UTF-8; ``max_labels`` labels; an output schema of ``max_schema_nodes`` values that are
-    nested ``max_schema_depth`` deep; ``max_other_bytes`` bytes of the body beside texts, ids, vectors and media.
+    nested ``max_schema_depth`` deep; ``max_other_bytes`` bytes of the body beside texts, ids, media and packed vectors,
+    those of vectors in JSON included.
     """
 
     max_items: int = 4096
@@ -56,6 +58,7 @@ class Limits(msgspec.Struct, frozen=True):
 DEFAULT_LIMITS = Limits()
 
 _MARKS = {name: name.encode() for name in bulk.MEDIA}
+_HALF_A_PAIR = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
 _ALLOWED = {"output_types": get_args(OutputType), "output_dtype": get_args(OutputDtype)}
 
 
@@ -314,7 +317,7 @@ def _parse(form: _Form[T], body: bytes, content_type: str | None, limits: Limits
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error), form.example) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(error, media, form.example) from None
+        raise _malformed(error, body, media, form.example) from None
 
 
 def _check_other(body: bytes, media: MediaType, limit: int, most: int) -> None:
@@ -324,22 +327,30 @@ def _check_other(body: bytes, media: MediaType, limit: int, most: int) -> None:
     if media == JSON and bulk.crowded(body, (b"{",), texts_and_maps):
         what, largest = f"The body holds over {texts_and_maps} texts and maps", texts_and_maps
     elif (other := bulk.other_bytes(body, media, most)) > limit:
-        what, largest = f"{other} bytes of the body are no text, id, vector or medium", limit
+        what, largest = f"{other} bytes of the body are no text, id, packed vector or medium", limit
     else:
         return
     raise PayloadTooLargeError(
         f"{what}.",
         field="body",
         limit=largest,
-        hint="Send less metadata and fewer options, or fewer items at once.",
+        hint="Send less metadata and fewer options, vectors in msgpack, or fewer items at once.",
     )
 
 
-def _malformed(error: Exception, media: MediaType, example: str) -> InvalidInputError:
+def complaint(error: Exception, body: bytes) -> str:
+    """What is wrong with a body that does not parse, without a full stop."""
+    said = str(error).rstrip(".")
+    # msgspec takes the quote behind it for the other half, and what follows for too little.
+    halved = said == "Input data was truncated" and _HALF_A_PAIR.search(body.replace(rb"\\", b""))
+    return "a text ends with half of a surrogate pair" if halved else said
+
+
+def _malformed(error: Exception, body: bytes, media: MediaType, example: str) -> InvalidInputError:
     if isinstance(error, RecursionError):
         return InvalidInputError("The body is nested too deeply.", field="body", hint="Flatten metadata and options.")
     return InvalidInputError(
-        f"The body is not valid {media}: {str(error).rstrip('.')}.",
+        f"The body is not valid {media}: {complaint(error, body)}.",
         field="body",
         hint=f"Send {example} in that format.",
     )

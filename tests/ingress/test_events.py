@@ -24,7 +24,8 @@ from sie_broker.events.event_format import BATCH
 from sie_broker.records import Queue, Work
 from sie_broker.room import Room
 from sie_config.registry import lane_of
-from sie_sdk import replies, results, wire
+from sie_ingress import beside
+from sie_sdk import results, wire
 from sie_sdk.types import Priority
 from tests.conftest import eventually
 from tests.ingress.any_producer import (
@@ -192,7 +193,7 @@ async def test_a_large_answer_becomes_an_event_beside_the_event_loop(
     monkeypatch.setattr(exchange, "result", noted)
     async with at.desk.worker():
         assert lengths(await at.post(event("small"), Prefer="reply")) == [4]
-        monkeypatch.setattr(replies, "LARGE_BYTES", 10)
+        monkeypatch.setattr(beside, "LARGE_BYTES", 10)
         assert lengths(await at.post(event("large"), Prefer="reply")) == [4]
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from sie_broker.contract import Broker
 from sie_broker.records import Lane
 from sie_ingress.submit import made_just_now
 from sie_sdk import results, wire
 from sie_sdk.calls import fresh_key
 from sie_sdk.types import EncodeRequest, Item
 from tests.conftest import eventually
-from tests.ingress.conftest import MODEL, ROUTE, Desk
+from tests.ingress.conftest import MODEL, ROUTE, Desk, opened
 
 
 def lengths(body: dict[str, list[dict[str, dict[str, list[float]]]]]) -> list[float]:
@@ -331,3 +334,20 @@ async def test_the_status_page_is_served_and_says_what_it_is(desk: Desk) -> None
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
     assert "<title>sie-knative</title>" in answer.text
+
+
+@pytest.mark.parametrize(("length", "on_the_loop"), [(10, True), (200_000, False)])
+async def test_a_large_body_is_read_beside_the_event_loop(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, length: int, on_the_loop: bool
+) -> None:
+    threads: list[threading.Thread] = []
+    read = wire.PARSERS["encode"]
+
+    def noted(*arguments: Any, **limits: Any) -> Any:
+        threads.append(threading.current_thread())
+        return read(*arguments, **limits)
+
+    monkeypatch.setitem(wire.PARSERS, "encode", noted)
+    async with opened(broker, max_body_bytes=2_000_000) as desk:
+        assert (await desk.encode("a" * length, Prefer="wait=0")).status_code == 202
+    assert [thread is threading.main_thread() for thread in threads] == [on_the_loop]

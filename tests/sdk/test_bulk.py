@@ -1,4 +1,4 @@
-"""Megabytes of what becomes objects are refused before they do, wherever they stand; texts and vectors are not."""
+"""Megabytes of what becomes objects are refused before they do, wherever they stand; texts and arrays are not."""
 
 from __future__ import annotations
 
@@ -55,12 +55,28 @@ def test_texts_of_megabytes_are_read_with_their_ids_and_some_metadata(media: wir
     assert wire.parse_encode(body, media) == request
 
 
-def test_vectors_of_megabytes_are_read_packed_and_as_lists() -> None:
+def test_packed_vectors_of_megabytes_are_read() -> None:
     request = ScoreRequest(Item(text="q"), [Item(multivector=VECTORS)])
-    body = b'{"query": {"text": "q"}, "items": [{"multivector": %b}]}' % msgspec.json.encode(VECTORS.tolist())
-    for read in (wire.parse_score(wire.request_body(request), wire.MSGPACK), wire.parse_score(body, wire.JSON)):
-        found = read.items[0].multivector
-        assert found is not None and np.array_equal(found, VECTORS)
+    found = wire.parse_score(wire.request_body(request), wire.MSGPACK).items[0].multivector
+    assert found is not None and np.array_equal(found, VECTORS)
+
+
+@pytest.mark.parametrize("vectors", [[VECTORS], [VECTORS[:500], VECTORS[500:]]])
+def test_vectors_of_megabytes_in_json_are_refused_before_they_are_numbers(vectors: list[Any]) -> None:
+    items = b",".join(b'{"multivector": %b}' % msgspec.json.encode(each.tolist()) for each in vectors)
+    body = b'{"query": {"text": "q"}, "items": [%b]}' % items
+    with pytest.raises(PayloadTooLargeError, match="packed vector") as refused:
+        peak_of(lambda: wire.parse_score(body, wire.JSON), len(body) // 2 + LIMIT)
+    assert (refused.value.field, refused.value.limit) == ("body", LIMIT)
+    assert "vectors in msgpack" in str(refused.value.hint)
+
+
+def test_vectors_in_json_below_that_are_read() -> None:
+    vectors = np.linspace(0, 1, 128_000, dtype=np.float32).reshape(1000, 128)
+    body = b'{"query": {"text": "q"}, "items": [{"multivector": %b}]}' % msgspec.json.encode(vectors.tolist())
+    assert LIMIT // 2 < len(body) < LIMIT
+    found = wire.parse_score(body, wire.JSON).items[0].multivector
+    assert found is not None and np.array_equal(found, vectors)
 
 
 def test_a_medium_of_megabytes_is_refused_as_what_it_is() -> None:
@@ -102,11 +118,11 @@ def test_brackets_and_quotes_in_a_text_are_no_maps_and_texts() -> None:
     assert len(wire.parse_encode(as_json, wire.JSON).items) == 4
 
 
-@pytest.mark.parametrize(("brackets", "count"), [((b"{",), 5), ((b"[",), 4), ((b"{", b"["), 6)])
-def test_texts_are_counted_and_brackets_outside_of_them(brackets: tuple[bytes, ...], count: int) -> None:
+@pytest.mark.parametrize(("marks", "count"), [((b"{",), 5), ((b"[",), 4), ((b"{", b"["), 6), ((b"{", b"[", b","), 8)])
+def test_texts_are_counted_and_marks_outside_of_them(marks: tuple[bytes, ...], count: int) -> None:
     body = rb'{"a\"{\\": ["[[[{{", {}, "\\\"{"]}'
-    assert bulk.crowded(body, brackets, count - 1)
-    assert not bulk.crowded(body, brackets, count)
+    assert bulk.crowded(body, marks, count - 1)
+    assert not bulk.crowded(body, marks, count)
 
 
 def peak_of(call: Callable[[], object], most: int) -> None:

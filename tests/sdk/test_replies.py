@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_sdk import replies, results
+from sie_sdk import arrays, replies, results
 from sie_sdk.errors import InferenceError, SIEError, UnexpectedReplyError
 from sie_sdk.outputs import SPARSE_DTYPES, WIRE_DTYPES, DenseOutput, MultivectorOutput, Outputs, SparseOutput
 from sie_sdk.replies import Extracted
@@ -292,6 +292,22 @@ def test_the_head_of_any_result_is_read_alone(body: bytes) -> None:
 def test_json_has_plain_lists_for_arrays() -> None:
     body = json.loads(replies.to_json(encoded([[0.5, -2.0]], ["a"])))
     assert body["items"] == [{"id": "a", "dense": {"dims": 2, "dtype": "float32", "values": [0.5, -2.0]}}]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_number_in_json_comes_back_as_it_was_in_its_own_type(dtype: Any) -> None:
+    own = np.dtype(dtype)
+    numbers = np.frombuffer(np.random.default_rng(0).bytes(own.itemsize * 4096), own)
+    rows = np.where(np.isfinite(numbers), numbers, 1).astype(own).reshape(4, 1024)
+    output = DenseOutput(rows, 1024, dtype)
+    body = json.loads(replies.to_json(replies.encode("m", [None] * 4, {"dense": output}, TIMING, USAGE)))
+    back = np.array([item["dense"]["values"] for item in body["items"]], own)
+    assert np.array_equal(back, rows)
+
+
+def test_json_says_a_tenth_as_a_tenth_and_reads_arrays_of_either_byte_order() -> None:
+    body = replies.to_json(msgspec.msgpack.encode({"a": arrays.pack(np.array([0.1], ">f4"))}))
+    assert body == b'{"a":[0.1]}'
 
 
 @pytest.mark.parametrize(

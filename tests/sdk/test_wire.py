@@ -339,3 +339,15 @@ def test_the_reply_has_the_format_accept_names_else_the_requests(
     accept: str | None, content_type: str | None, expected: str
 ) -> None:
     assert wire.media_type(accept, content_type) == expected
+
+
+@pytest.mark.parametrize(("text", "says"), [(rb"\ud83d", "half of a surrogate pair"), (rb"\\ud83d", None)])
+def test_half_a_surrogate_pair_at_the_end_is_called_that(text: bytes, says: str | None) -> None:
+    body = b'{"items":[{"text":"a%b"}]}' % text
+    if says is None:
+        assert wire.parse_encode(body, wire.JSON).items[0].text == r"a\ud83d"
+        return
+    with pytest.raises(InvalidInputError, match=says):
+        wire.parse_encode(body, wire.JSON)
+    with pytest.raises(InvalidInputError, match="truncated"):
+        wire.parse_encode(body.replace(text, b"a")[:-3], wire.JSON)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import nats.js.errors
 from nats.aio.client import Client
@@ -25,16 +25,21 @@ from sie_broker.records import Entry, Put
 
 AT_ONCE = 64
 """How many keys are asked for at a time."""
+LARGE_AT_ONCE = 8
+"""The same of large values: the server cuts a connection to which more than 64 MiB are on the way."""
 
 
 class NatsBucket:
     """The bucket ``name``; it must exist (see ``streams.ensure``) before the first use, not before the construction.
 
-    What marks a key as deleted stays as long as a value would, but at most ``marker_s``.
+    What marks a key as deleted stays as long as a value would, but at most ``marker_s``. ``large``: how the keys begin
+    whose values may be large, of which few are read at a time; small ones pass them.
     """
 
-    def __init__(self, nc: Client, name: str, marker_s: int | None = None) -> None:
+    def __init__(self, nc: Client, name: str, marker_s: int | None = None, large: str | None = None) -> None:
         self._marker_s = marker_s
+        self._large = large
+        self._large_turns = asyncio.Semaphore(LARGE_AT_ONCE)
         self._nc = nc
         self._name = name
         self._prefix = f"$KV.{name}."
@@ -45,12 +50,16 @@ class NatsBucket:
             self._kv = await self._nc.jetstream(timeout=2).key_value(self._name)
         return self._kv
 
+    def _turn(self, key: str) -> AbstractAsyncContextManager[object]:
+        return self._large_turns if self._large and key.startswith(self._large) else nullcontext()
+
     async def get(self, key: str) -> bytes | None:
-        with translated():
-            try:
-                return (await (await self._store()).get(key)).value
-            except (nats.js.errors.KeyNotFoundError, nats.js.errors.NotFoundError):
-                return None
+        async with self._turn(key):
+            with translated():
+                try:
+                    return (await (await self._store()).get(key)).value
+                except (nats.js.errors.KeyNotFoundError, nats.js.errors.NotFoundError):
+                    return None
 
     async def put(self, key: str, value: bytes) -> None:
         with translated():
@@ -61,12 +70,13 @@ class NatsBucket:
             await (await self._store()).purge(key, msg_ttl=self._marker_s)
 
     async def read(self, key: str) -> Entry:
-        with translated():
-            try:
-                entry = await (await self._store()).get(key)
-            except nats.js.errors.KeyNotFoundError as absent:
-                # What was deleted leaves a marker, and a marker has a revision.
-                return Entry(None, (absent.entry and absent.entry.revision) or 0)
+        async with self._turn(key):
+            with translated():
+                try:
+                    entry = await (await self._store()).get(key)
+                except nats.js.errors.KeyNotFoundError as absent:
+                    # What was deleted leaves a marker, and a marker has a revision.
+                    return Entry(None, (absent.entry and absent.entry.revision) or 0)
         return Entry(entry.value, entry.revision or 0)
 
     async def replace(self, key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:

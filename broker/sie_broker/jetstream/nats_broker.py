@@ -100,7 +100,7 @@ class NatsBroker:
         self.duties.begin(clock.SHARED.follow(self.nc, CLOCK))
         self._js = self.nc.jetstream(timeout=2)
         self.payloads = NatsPayloads(self.nc)
-        self.jobs = NatsBucket(self.nc, streams.JOBS)
+        self.jobs = NatsBucket(self.nc, streams.JOBS, large=jobs.RESULTS)
         self.presence = NatsBucket(self.nc, streams.PRESENCE)
         self.config = NatsBucket(self.nc, streams.CONFIG)
         self.lanes = NatsBucket(self.nc, streams.LANES, streams.MARKER_S)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Headers: TypeAlias = Mapping[str, str]
 """By name in lower case."""
 MOST_VALUES = wire.DEFAULT_LIMITS.max_other_bytes // 2
-"""The most texts, lists and maps in one body: as many as fit into what our own requests may hold beside their texts."""
+"""The most texts, lists, maps and commas in one body: behind each value but the last of a list or map stands one."""
 
 
 Write: TypeAlias = Callable[[bytes, str], bytes]
@@ -86,9 +86,9 @@ def read_json(body: bytes, headers: Headers, form: msgspec.json.Decoder[T], exam
         raise UnsupportedMediaTypeError(
             f"Bodies of type {media[:80]} are not read here.", field="Content-Type", hint=f"Send {wire.JSON}."
         )
-    if bulk.crowded(body, (b"{", b"["), MOST_VALUES):
+    if bulk.crowded(body, (b"{", b"[", b","), MOST_VALUES):
         raise PayloadTooLargeError(
-            f"The body holds over {MOST_VALUES} texts, lists and maps.",
+            f"The body holds over {MOST_VALUES} texts, lists, maps and commas.",
             field="body",
             limit=MOST_VALUES,
             hint="Send fewer fields beside the texts, or fewer texts at once.",
@@ -99,7 +99,7 @@ def read_json(body: bytes, headers: Headers, form: msgspec.json.Decoder[T], exam
         raise _wrong_field(str(error), example) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            f"The body is not valid JSON: {str(error).rstrip('.')}.", field="body", hint=f"Send {example}."
+            f"The body is not valid JSON: {wire.complaint(error, body)}.", field="body", hint=f"Send {example}."
         ) from None
     except RecursionError:
         raise InvalidInputError("The body is nested too deeply.", field="body", hint=f"Send {example}.") from None

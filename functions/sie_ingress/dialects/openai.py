@@ -27,13 +27,15 @@ from sie_ingress.dialects.dialect import (
     read_json,
     renamed,
 )
-from sie_ingress.dialects.token_ids import OFF, vocabulary
+from sie_ingress.dialects.token_ids import OFF, joined, vocabulary
 from sie_ingress.dialects.vectors import Writer
 from sie_sdk import results, wire
-from sie_sdk.errors import InvalidInputError, SIEError
+from sie_sdk.errors import InputTooLongError, InvalidInputError, SIEError
 from sie_sdk.types import EncodeParams, EncodeRequest, Item, OutputDtype
 
 MAX_INPUTS: Final = 2048
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of all texts that came as token ids, each of which may be 128 bytes of one: as many as a body of texts may have."""
 EXAMPLE: Final = '{"model": "org/model", "input": ["a text"]}'
 INPUT_TYPES: Final = {
     "query": True,
@@ -145,11 +147,20 @@ def texts_of(given: str | Sequence[Any], tokenizer: str) -> list[str]:
         )
     words = vocabulary(tokenizer)
     if kinds == {int}:
-        return [words.text(given, "input")]  # type: ignore[arg-type]  # by its kinds
-    for place, ids in enumerate(given):
-        if not ids:
-            raise empty(f"input[{place}]", f"input[{place}] cannot be an empty array")
-    return [words.text(ids, f"input[{place}]") for place, ids in enumerate(given)]
+        found = [words.tokens(given, "input")]  # type: ignore[arg-type]  # by its kinds
+    else:
+        for place, ids in enumerate(given):
+            if not ids:
+                raise empty(f"input[{place}]", f"input[{place}] cannot be an empty array")
+        found = [words.tokens(ids, f"input[{place}]") for place, ids in enumerate(given)]
+    if (size := sum(len(token) for tokens in found for token in tokens)) > MOST_BYTES:  # before any is joined
+        raise InputTooLongError(
+            f"The token ids of input stand for {size} bytes.",
+            field="input",
+            limit=MOST_BYTES,
+            hint="Send fewer inputs at once.",
+        )
+    return [joined(tokens) for tokens in found]
 
 
 def _format(asked: Embeddings) -> tuple[OutputDtype, Writer]:

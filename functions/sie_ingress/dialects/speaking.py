@@ -22,18 +22,20 @@ from sie_broker.records import Lane
 from sie_config import model_name
 from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_ingress import answer
+from sie_ingress import answer, memory
 from sie_ingress.answer import Answers
+from sie_ingress.beside import beside
 from sie_ingress.body import read_body
 from sie_ingress.dialects import cohere, cohere_embed, openai, tei, tei_server
 from sie_ingress.dialects.dialect import Asking, Headers, Spoken, Write
+from sie_ingress.headers import by_name
 from sie_ingress.identity import trace_of
 from sie_ingress.inference import Asked, Checked, Inference, Parsed
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
 from sie_ingress.submit import Holds, job_id
 from sie_ingress.terms import Terms, read_terms
-from sie_sdk import refusals, replies, wire
+from sie_sdk import refusals, wire
 from sie_sdk.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -91,7 +93,7 @@ class Dialects:
 
     async def _answer(self, spoken: Spoken, request: Request) -> Response:
         accepted, limit = clock.now(), self._settings.request_timeout_s
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+        headers = by_name(request.scope)
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(headers.get("prefer"), limit)
         hold_s, key = limit if held is None else held, headers.get("idempotency-key")
@@ -102,6 +104,7 @@ class Dialects:
             raise await self._late(checked.whole.lane)
         if reply.status >= 400:
             raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
+        memory.of(request.scope).take(len(reply.data))
         body = await self._answers.in_json(reply.data, lambda data: write(data, own_id))
         return Response(body, headers=self._answers.computed(reply), media_type=wire.JSON)
 
@@ -110,18 +113,16 @@ class Dialects:
     ) -> tuple[Checked, Write]:
         """The request, ready to be placed, and what writes its answer. Nothing else keeps its texts from here on."""
         body = await read_body(request, self._settings.max_body_bytes)
-        large, limits = len(body) > replies.LARGE_BYTES, self._inference.limits
-        asking = (
-            await asyncio.to_thread(spoken.read, body, headers, limits) if large else spoken.read(body, headers, limits)
-        )
-        spec = self._model(asking, headers, request.path_params.get("model"))
-        slow = large or asking.slow
-        operation, wanted, write = await asyncio.to_thread(asking.ask, spec) if slow else asking.ask(spec)
+        size = len(body)
+        asking = await beside(size, partial(spoken.read, body, headers, self._inference.limits))
+        spec = self._model(asking, headers, _in_path(request))
+        ask = partial(asking.ask, spec)
+        operation, wanted, write = await asyncio.to_thread(ask) if asking.slow else await beside(size, ask)
         trace = trace_of(request.scope)
         asked = Asked(operation, spec, Parsed(wanted), terms, own_id, accepted, headers, trace)
         return await self._inference.check(asked), write
 
-    def _model(self, asking: Asking, headers: Headers, in_path: str | None) -> ModelSpec:
+    def _model(self, asking: Asking, headers: Headers, in_path: str) -> ModelSpec:
         if name := asking.model or headers.get(MODEL_HEADER) or in_path:
             return self._registry.resolve(name)
         return self._default(asking.can)
@@ -176,8 +177,14 @@ class Dialects:
         return Response(b"")
 
     def _described(self, request: Request) -> ModelSpec:
-        name = request.headers.get(MODEL_HEADER) or request.path_params.get("model")
+        name = request.headers.get(MODEL_HEADER) or _in_path(request)
         return self._registry.resolve(name) if name else self._default(lambda spec: True)
+
+
+def _in_path(request: Request) -> str:
+    """The model that the path names, if it does; clients may have a base URL that ends in a slash."""
+    name: str = request.path_params.get("model", "")
+    return name.rstrip("/")
 
 
 def named_models(setting: str) -> list[str]:

@@ -48,15 +48,19 @@ class Vocabulary:
         self._tokens = tokens
 
     def text(self, ids: Sequence[int], field: str) -> str:
-        """The text that was tokenized to ``ids``; bytes that are no UTF-8 (a character was cut) become U+FFFD.
+        """The text that was tokenized to ``ids``; raises as `tokens`."""
+        return joined(self.tokens(ids, field))
+
+    def tokens(self, ids: Sequence[int], field: str) -> list[bytes]:
+        """What each of ``ids`` stands for; nothing is copied.
 
         Raises:
             InvalidInputError: there is no such token; names its place in ``field``.
         """
         try:
-            if min(ids, default=0) >= 0:
-                return b"".join(map(self._tokens.__getitem__, ids)).decode(errors="replace")  # type: ignore[arg-type]
-        except (IndexError, TypeError):
+            if min(ids, default=0) >= 0 and None not in (found := [self._tokens[number] for number in ids]):
+                return found  # type: ignore[return-value]  # by the look
+        except IndexError:
             pass
         place = next(place for place, number in enumerate(ids) if not self._has(number))
         raise InvalidInputError(
@@ -68,6 +72,11 @@ class Vocabulary:
 
     def _has(self, number: int) -> bool:
         return 0 <= number < len(self._tokens) and self._tokens[number] is not None
+
+
+def joined(tokens: Sequence[bytes]) -> str:
+    """The text of these tokens; bytes that are no UTF-8 (a character was cut) become U+FFFD."""
+    return b"".join(tokens).decode(errors="replace")
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from sie_config.model.tasks import Dense, Tasks
 from sie_ingress.dialects import openai
 from sie_ingress.dialects.dialect import Question
+from sie_ingress.dialects.token_ids import vocabulary
 from sie_sdk import wire
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelNotFoundError, ProvisioningError, SIEError
 from sie_sdk.types import EncodeParams, EncodeRequest, Item
@@ -170,6 +172,26 @@ def test_a_text_over_the_limit_is_refused_before_anything_is_computed() -> None:
 def test_token_ids_are_refused_where_the_server_takes_texts() -> None:
     with pytest.raises(InvalidInputError, match="check_embedding_ctx_length"):
         asked(partial(openai.read, tokenizer="off"), {"input": [[1]]}, SPEC)
+
+
+def test_as_many_token_ids_as_openai_takes_are_taken() -> None:
+    assert len(ask({"input": [[1] * 146] * openai.MAX_INPUTS}).request.items) == openai.MAX_INPUTS
+    assert len(ask({"input": [1] * 300_000}).request.items) == 1
+
+
+@pytest.mark.parametrize("shape", ["one", "many"])
+def test_token_ids_of_too_much_text_are_refused_before_they_are_joined(shape: str) -> None:
+    tokens = vocabulary("cl100k_base")._tokens
+    longest = max(range(len(tokens)), key=lambda number: len(tokens[number] or b""))
+    ids = [longest] * (openai.MOST_BYTES // 128 + 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputTooLongError) as error:
+            ask({"input": ids if shape == "one" else [ids[:1000]] * 600})
+        assert tracemalloc.get_traced_memory()[1] < openai.MOST_BYTES // 2
+    finally:
+        tracemalloc.stop()
+    assert (error.value.field, error.value.limit) == ("input", openai.MOST_BYTES)
 
 
 def test_a_body_of_another_type_is_refused() -> None:

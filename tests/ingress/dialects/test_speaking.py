@@ -148,10 +148,11 @@ async def test_the_model_is_taken_from_the_body_the_header_or_the_path_in_this_o
     async with here.worker():
         by_path = await here.post(f"/tei/{MODEL}/embed", {"inputs": "abc"})
         escaped = await here.post(f"/tei/{MODEL.replace('/', '%2F')}/embed", {"inputs": "abc"})
+        slashed = [await here.post(f"/tei/{MODEL}/{path}", {"inputs": "abc"}) for path in ("", "/embed")]
         by_header = await here.post("/embed", {"inputs": "abc"}, X_SIE_Model=MODEL)
         by_body = await here.post("/tei/org/none/embed", {"inputs": "abc", "model": MODEL}, X_SIE_Model="org/none")
         openai = await here.post(f"/tei/{MODEL}/v1/embeddings", {"input": "abc", "model": "text-embeddings-inference"})
-    assert [each.json() for each in (by_path, escaped, by_header, by_body)] == [[[3.0, 1.0]]] * 4
+    assert [each.json() for each in (by_path, escaped, *slashed, by_header, by_body)] == [[[3.0, 1.0]]] * 6
     assert openai.json()["data"][0]["embedding"] == [3.0, 1.0]
 
 
