@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import httpx
 
 from sie_sdk import arguments
+from sie_sdk.connections import Connections
 from sie_sdk.effects import Reply, Send, Server
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, InvalidInputError, SIEError, UnexpectedReplyError
 
@@ -23,12 +24,18 @@ CLOSED_HINT = "Make a new one, or leave its `with` block later."
 
 def sync_pool(max_connections: int, keep_alive: bool) -> httpx.Client:
     """A pool of at most ``max_connections`` connections for :func:`send`, each for one request or for many."""
-    return httpx.Client(limits=_limits(max_connections, keep_alive))
+    return Connections(_limits(max_connections, keep_alive))
 
 
 def async_pool(max_connections: int, keep_alive: bool) -> httpx.AsyncClient:
     """:func:`sync_pool` for :func:`send_async`."""
     return httpx.AsyncClient(limits=_limits(max_connections, keep_alive))
+
+
+def end(http: httpx.Client) -> None:
+    """End the requests that are under way in a pool of :func:`sync_pool`; a client of the caller's own goes on."""
+    if isinstance(http, Connections):
+        http.end()
 
 
 def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
@@ -80,11 +87,11 @@ def _reply(send: Send, response: httpx.Response) -> Reply:
 def _translated(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send) -> Iterator[None]:
     try:
         yield
-    except RuntimeError:
-        if http.is_closed:  # by another thread or task, since the call began
+    except Exception as reason:
+        if http.is_closed:  # by another thread or task, since the call began: any error may come of it
             raise ConfigurationError(CLOSED, hint=CLOSED_HINT) from None
-        raise
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as reason:
+        if not isinstance(reason, (httpx.HTTPError, httpx.InvalidURL, UnicodeError)):
+            raise
         error = _error_of(reason, server.shown, send)
         if isinstance(error, InvalidInputError):
             raise error from None  # nothing was sent, and no log knows the request

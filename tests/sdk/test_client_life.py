@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from sie_sdk import (
     SIEAsyncClient,
     SIEClient,
 )
+from tests.conftest import eventually
+from tests.sdk.conftest import waiting_for_bytes
 from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, accepted, computed, vectors
 
 Caller = Callable[..., Any]
@@ -69,6 +72,58 @@ def test_a_client_of_the_callers_own_stays_open(server: ScriptedServer) -> None:
         with SIEClient(server.url, http_client=own) as client:
             client.encode("m", "a")
         assert not own.is_closed
+
+
+@pytest.mark.parametrize("kind", [SIEClient, SIEAsyncClient])
+@pytest.mark.parametrize("cancel", [None, threading.Event()], ids=["no cancel", "cancel"])
+@pytest.mark.parametrize("items", ["a", ["a"] * 600], ids=["one", "many"])
+async def test_closing_a_client_ends_the_calls_that_wait_for_their_replies(
+    kind: type[Any], cancel: threading.Event | None, items: Any, server: ScriptedServer
+) -> None:
+    left = threading.Event()
+
+    def falls_silent(_: Asked) -> Answer:
+        left.wait(60)
+        return vectors()
+
+    server.computes, count = falls_silent, 1 if items == "a" else 3
+    client = kind(server.url)
+    if kind is SIEClient:
+        call = asyncio.create_task(asyncio.to_thread(client.encode, "m", items, cancel=cancel))
+    else:
+        call = asyncio.create_task(client.encode("m", items, cancel=cancel))
+    try:
+        await eventually(lambda: len(server.asked) == count)
+        await eventually(lambda: waiting_for_bytes() == (count if kind is SIEClient else 0))
+        if (closing := client.close()) is not None:
+            await closing
+        async with asyncio.timeout(30):
+            with pytest.raises(ConfigurationError, match="This client is closed"):
+                await call
+        await eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("sie-")])
+    finally:
+        left.set()
+    assert len(server.asked) == count, "none is sent again"
+
+
+def test_closing_a_client_leaves_what_is_under_way_to_an_http_client_of_the_callers_own(server: ScriptedServer) -> None:
+    import httpx
+
+    came, left = threading.Event(), threading.Event()
+
+    def waits(_: Asked) -> Answer:
+        came.set()
+        left.wait(60)
+        return vectors()
+
+    server.computes = waits
+    with ThreadPoolExecutor(1) as threads, httpx.Client() as own:
+        client = SIEClient(server.url, http_client=own)
+        call = threads.submit(client.encode, "m", "a")
+        assert came.wait(30)
+        client.close()
+        left.set()
+        assert call.result(30).dense is not None
 
 
 def test_threads_may_share_a_client(server: ScriptedServer) -> None:
