@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import socket
 import subprocess
 import sys
@@ -23,6 +25,8 @@ from sie_sdk import (
     Progress,
     SIEAsyncClient,
     SIEClient,
+    UnexpectedReplyError,
+    transport,
 )
 from tests.conftest import eventually
 from tests.sdk.conftest import waiting_for_bytes
@@ -204,6 +208,44 @@ def test_a_server_that_says_nothing_of_a_job_is_given_up_at_the_deadline(server:
     assert (caught.value.field, caught.value.details["job"]) == ("deadline_s", "j1")
     assert time.monotonic() - began < 5.0, "a look may take 10 s more than its hold"
     left.set()
+
+
+def test_a_reply_that_comes_in_drops_ends_at_the_deadline(finished: Caller, request: pytest.FixtureRequest) -> None:
+    drops, ended = 0, threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        nonlocal drops
+        near, _ = listening.accept()
+        with near, contextlib.suppress(OSError):
+            near.recv(65536)
+            near.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/msgpack\r\nContent-Length: 1000\r\n\r\n")
+            while drops < 1000 and not ended.wait(0.02):
+                near.sendall(b"x")
+                drops += 1
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        dripping = threads.submit(drip, listening)
+        client = request.node.callspec.params["finished"](f"http://127.0.0.1:{listening.getsockname()[1]}")
+        try:
+            with pytest.raises(DeadlineExceededError, match="did not answer in time"):
+                finished(client.encode("m", "a", deadline_s=0.5))
+            finished(client.close())
+            dripping.result(60)
+        finally:
+            ended.set()
+    assert drops < 1000
+
+
+def test_a_reply_that_unpacks_to_more_than_any_is_not_read_to_its_end(
+    server: ScriptedServer, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 1 << 20)
+    packed = gzip.compress(bytes(8 << 20))
+    server.script = [Answer(200, packed, {"Content-Type": "application/msgpack", "Content-Encoding": "gzip"})]
+    with pytest.raises(UnexpectedReplyError, match="larger than 1048576 bytes") as caught:
+        call("encode", "m", "a")
+    assert (caught.value.limit, caught.value.details) == (1 << 20, {"http_status": 200})
+    assert caught.value.request_id
 
 
 def test_an_exception_of_the_progress_callback_ends_the_call(server: ScriptedServer, call: Caller) -> None:
