@@ -140,7 +140,7 @@ def merged(operation: Operation, results: Sequence[Any]) -> Any:
     scored: Sequence[ScoreResult] = results
     starts = accumulate((len(result.scores) for result in scored), initial=0)
     entries = [
-        msgspec.structs.replace(entry, index=entry.index + start)
+        entry if entry.index < 0 else msgspec.structs.replace(entry, index=entry.index + start)
         for result, start in zip(scored, starts, strict=False)
         for entry in result.scores
     ]

@@ -166,11 +166,18 @@ class SIEClient(_Client["httpx.Client"]):
         return PoolLease(self, pool_spec(name, gpus, **keywords), self._timeout_s)
 
     def close(self) -> None:
-        """Close the connections; calls after this raise. Pools are not renewed any more, and end by themselves."""
+        """Close the connections; calls after this raise, and those that wait for a reply in other threads raise now.
+
+        Pools are not renewed any more, and end by themselves. With an ``http_client`` of your own, what is under way
+        goes on.
+        """
         for lease in [*self._leases]:
             lease.stop()
         self._closed = True
         if (line := self._lines.pop(os.getpid(), None)) is not None:
+            from sie_sdk import transport
+
+            transport.end(line.http)
             with self._calls_ended(line.slots):
                 if self._own_http is None:
                     line.http.close()

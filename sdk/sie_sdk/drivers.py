@@ -321,9 +321,8 @@ async def _send_async(line: AsyncLine, send: Send) -> Reply | None:
             await asyncio.wait([asking], timeout=CANCEL_CHECK_S)
         return asking.result() if asking.done() else None
     finally:
-        if not asking.done():
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 async def _send_in_turn_async(line: AsyncLine, send: Send) -> Reply | None:

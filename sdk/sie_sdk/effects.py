@@ -43,11 +43,12 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s`` bounds the reply's way.
+    """Effect: one HTTP request. ``path`` begins with ``/`` and is escaped; ``timeout_s``: until a reply comes, goes on.
 
     What comes back is its :class:`Reply`, or None if ``cancel`` was set before there was one. ``patience_s``: how long
-    it may wait for a connection, of those that are shared with other calls; None: as long as for the reply. ``texts``:
-    headers that hold any text, for a server that reads them as UTF-8; all others are ASCII.
+    it may take in all, and wait for a connection before, of those that are shared with other calls; None: as long as
+    bytes come, and ``timeout_s`` for a connection. ``texts``: headers that hold any text, for a server that reads them
+    as UTF-8; all others are ASCII.
     """
 
     method: str

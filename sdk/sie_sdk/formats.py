@@ -66,7 +66,9 @@ def _at_fault(request: Request) -> str:
 
 
 def _written(value: object) -> object:
-    """What msgpack does not know of itself: arrays as their maps, numpy's numbers as numbers."""
+    """What msgpack does not know of itself: arrays as their maps, numpy's numbers as numbers, texts of any class."""
+    if isinstance(value, str):
+        return str.__str__(value)  # by no method of its own: it may return one of its class again
     import numpy as np
 
     from sie_sdk import arrays

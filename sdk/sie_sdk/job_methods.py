@@ -105,7 +105,9 @@ class JobMethods(Carrier[Http]):
             operation: ``encode``, ``score`` (which takes ``query=``) or ``extract``.
             model: a name of ``list_models()``.
             items: one text or :class:`Item`, or a list of them. Of over 1000 items or four million characters several
-                jobs are made, which this one joins: its id is theirs, with commas between.
+                jobs are made, which this one joins: its id is theirs, with commas between. If one is refused,
+                ``error.details["jobs"]`` has the ids of those accepted before, each with the ``[start, stop]`` of its
+                items; to repeat the call with the ``idempotency_key`` it had finds them, and queues the rest.
 
         The keywords are those of ``encode``, ``score`` and ``extract``, but for ``wait_for_capacity`` and
         ``concurrency``. ``deadline_s`` is for having the work accepted; how long it takes is not counted.

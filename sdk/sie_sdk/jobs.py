@@ -14,7 +14,7 @@ import msgspec
 
 from sie_sdk import calls, chunks, formats, refusals, results
 from sie_sdk.calls import Order
-from sie_sdk.chunks import Tally
+from sie_sdk.chunks import Chunk, Tally
 from sie_sdk.effects import Call, Cancel, Patience, Reply, Send, Together
 from sie_sdk.errors import InvalidInputError, JobNotFoundError, SIEError, UnexpectedReplyError
 from sie_sdk.settle import follow, is_of_the_server, read, settle, still_queued
@@ -43,14 +43,28 @@ WIDTH = 8
 
 
 def submit(order: Order, items: Sequence[Item | str]) -> Call[tuple[list[str], list[int]]]:
-    """Have ``items`` queued, as one job or several; returns ids and numbers of items, and waits for no work."""
+    """Have ``items`` queued, as one job or several; returns ids and numbers of items, and waits for no work.
+
+    An error between several says which are queued: ``details["jobs"]`` are their ids, each with its ``[start, stop]``.
+    """
     cut = chunks.cut(items, JOB_ITEMS, JOB_BYTES)
     sizes = [len(chunk.items) for chunk in cut]
     if len(cut) == 1:
         return [(yield from _queued(order, items))], sizes
     patience = msgspec.structs.replace(order.patience, started=order.patience.now())
     order = msgspec.structs.replace(order, patience=patience)
-    ids = yield Together((calls.part(order, chunk, _queued) for chunk in cut), WIDTH, Tally(len(items), patience.now))
+    accepted: dict[int, str] = {}
+
+    def queue(chunk: Chunk) -> Call[str]:
+        accepted[chunk.start] = yield from calls.part(order, chunk, _queued)
+        return accepted[chunk.start]
+
+    try:
+        ids = yield Together(map(queue, cut), WIDTH, Tally(len(items), patience.now))
+    except SIEError as error:
+        queued = accepted.copy()  # at once: what is under way in other threads may still be accepted
+        error.details["jobs"] = {queued[each.start]: [each.start, each.stop] for each in cut if each.start in queued}
+        raise
     return ids, sizes
 
 

@@ -6,16 +6,22 @@ Owns timeouts of connections and what a failed one means. Not here: when to send
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
 
 from sie_sdk import arguments
+from sie_sdk.connections import Connections
 from sie_sdk.effects import Reply, Send, Server
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, InvalidInputError, SIEError, UnexpectedReplyError
 
 CONNECT_TIMEOUT_S = 10.0
+
+MAX_REPLY_BYTES = 512 * 1024 * 1024
+"""At most this many bytes in a reply, unpacked: twice what a server answers by itself, and a bound where one lies."""
 
 CLOSED = "This client is closed."
 CLOSED_HINT = "Make a new one, or leave its `with` block later."
@@ -23,12 +29,18 @@ CLOSED_HINT = "Make a new one, or leave its `with` block later."
 
 def sync_pool(max_connections: int, keep_alive: bool) -> httpx.Client:
     """A pool of at most ``max_connections`` connections for :func:`send`, each for one request or for many."""
-    return httpx.Client(limits=_limits(max_connections, keep_alive))
+    return Connections(_limits(max_connections, keep_alive))
 
 
 def async_pool(max_connections: int, keep_alive: bool) -> httpx.AsyncClient:
     """:func:`sync_pool` for :func:`send_async`."""
     return httpx.AsyncClient(limits=_limits(max_connections, keep_alive))
+
+
+def end(http: httpx.Client) -> None:
+    """End the requests that are under way in a pool of :func:`sync_pool`; a client of the caller's own goes on."""
+    if isinstance(http, Connections):
+        http.end()
 
 
 def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
@@ -38,20 +50,59 @@ def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
         ConnectionFailedError: there was none.
         InvalidInputError, UnexpectedReplyError: the request cannot be sent, or its reply not be read.
     """
+    end = None if effect.patience_s is None else time.monotonic() + effect.patience_s
     with _translated(http, server, effect):
-        response = http.send(_request(http, server, effect))
+        response = http.send(_request(http, server, effect), stream=True)
+        body = _Body(server, effect, response)
+        try:
+            for chunk in response.iter_bytes():
+                body.take(chunk)
+                if end is not None and time.monotonic() > end:
+                    raise TimeoutError  # httpx's own timeouts begin anew with each chunk
+        finally:
+            response.close()
         if http.is_closed and (stream := response.extensions.get("network_stream")) is not None:
             stream.close()  # it was still being connected when the pool was closed, which then knew nothing of it
-        return _reply(effect, response)
+        return _reply(effect, response, body)
 
 
 async def send_async(http: httpx.AsyncClient, server: Server, effect: Send) -> Reply:
     """:func:`send`, awaited."""
     with _translated(http, server, effect):
-        response = await http.send(_request(http, server, effect))
+        async with asyncio.timeout(effect.patience_s):
+            response = await http.send(_request(http, server, effect), stream=True)
+            body = _Body(server, effect, response)
+            try:
+                async for chunk in response.aiter_bytes():
+                    body.take(chunk)
+            finally:
+                await response.aclose()
         if http.is_closed and (stream := response.extensions.get("network_stream")) is not None:
             await stream.aclose()  # as in `send`
-        return _reply(effect, response)
+        return _reply(effect, response, body)
+
+
+class _Body:
+    """What has come of a reply's body."""
+
+    def __init__(self, server: Server, send: Send, response: httpx.Response) -> None:
+        self._server = server
+        self._send = send
+        self._response = response
+        self._room = MAX_REPLY_BYTES
+        self.chunks: list[bytes] = []
+
+    def take(self, chunk: bytes) -> None:
+        self._room -= len(chunk)
+        if self._room < 0:
+            raise UnexpectedReplyError(
+                f"The reply of {self._server.shown} is larger than {MAX_REPLY_BYTES} bytes.",
+                limit=MAX_REPLY_BYTES,
+                request_id=self._response.headers.get("x-request-id") or self._send.headers.get("X-Request-ID"),
+                http_status=self._response.status_code,
+                hint="Ask for less at a time.",
+            )
+        self.chunks.append(chunk)
 
 
 def _limits(max_connections: int, keep_alive: bool) -> httpx.Limits:
@@ -72,19 +123,19 @@ def _request(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send)
     )
 
 
-def _reply(send: Send, response: httpx.Response) -> Reply:
-    return Reply(response.status_code, response.headers, response.content, send.headers.get("X-Request-ID"))
+def _reply(send: Send, response: httpx.Response, body: _Body) -> Reply:
+    return Reply(response.status_code, response.headers, b"".join(body.chunks), send.headers.get("X-Request-ID"))
 
 
 @contextmanager
 def _translated(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send) -> Iterator[None]:
     try:
         yield
-    except RuntimeError:
-        if http.is_closed:  # by another thread or task, since the call began
+    except Exception as reason:
+        if http.is_closed:  # by another thread or task, since the call began: any error may come of it
             raise ConfigurationError(CLOSED, hint=CLOSED_HINT) from None
-        raise
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as reason:
+        if not isinstance(reason, (httpx.HTTPError, httpx.InvalidURL, UnicodeError, TimeoutError)):
+            raise
         error = _error_of(reason, server.shown, send)
         if isinstance(error, InvalidInputError):
             raise error from None  # nothing was sent, and no log knows the request
@@ -108,7 +159,7 @@ def _error_of(reason: Exception, server: str, send: Send) -> SIEError:
             )
         case httpx.DecodingError() | httpx.TooManyRedirects():
             return UnexpectedReplyError(f"The reply of {server} cannot be read: {reason}.")
-        case httpx.TimeoutException():
+        case httpx.TimeoutException() | TimeoutError():
             return ConnectionFailedError(f"{server} did not answer in time ({type(reason).__name__}).")
     return ConnectionFailedError(
         f"Could not reach {server}: {str(reason).rstrip('.') or type(reason).__name__}.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -46,6 +48,20 @@ def client(finished: Callable[[Any], Any], request: pytest.FixtureRequest, serve
 def call(client: Any, finished: Callable[[Any], Any]) -> Callable[..., Any]:
     """``call("encode", ...)`` on a client of either kind, so that one test holds for both."""
     return lambda method, *args, **keywords: finished(getattr(client, method)(*args, **keywords))
+
+
+def waiting_for_bytes() -> int:
+    """How many threads wait for the bytes of a reply to a blocking client."""
+    count = 0
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "read" and code.co_filename.endswith("httpcore/_backends/sync.py"):
+                count += 1
+                break
+            frame = frame.f_back
+    return count
 
 
 async def _awaited(result: Any) -> Any:

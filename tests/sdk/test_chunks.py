@@ -96,6 +96,12 @@ def test_scores_of_chunks_are_ranked_as_those_of_one_request(parts: list[list[in
     assert whole.timing == results[-1].timing
 
 
+def test_scores_whose_places_a_server_does_not_tell_name_no_other_items() -> None:
+    parts = [ScoreResult([ScoreEntry(f"item-{start}", 1.0 + start, 0)]) for start in (0, 1)]
+    whole = chunks.merged("score", parts)
+    assert [(entry.item_id, entry.index) for entry in whole.scores] == [("item-1", -1), ("item-0", -1)]
+
+
 def test_scores_without_usage_or_timing_are_merged_too() -> None:
     one = ScoreResult([ScoreEntry("a", 1.0, 0, 0)])
     whole = chunks.merged("score", [one, one])

@@ -59,6 +59,23 @@ def test_one_text_gives_one_result(server: ScriptedServer, call: Caller) -> None
     assert result.timing is not None and result.timing.total_ms == 3.0
 
 
+def test_a_text_of_a_class_of_its_own_is_a_text(server: ScriptedServer, call: Caller) -> None:
+    class Marked(str):
+        """As markupsafe's, and Beautiful Soup's, whose methods say something else."""
+
+        __slots__ = ("parent",)
+
+        def __str__(self) -> str:
+            return self
+
+        def __getitem__(self, at: Any) -> str:
+            return Marked("other")
+
+    server.script = [vectors(2)]
+    call("encode", "m", [Marked("hello"), Item(text=Marked("world"), id=Marked("w"), metadata={"by": Marked("me")})])
+    assert sent(server).items == [Item(text="hello"), Item(text="world", id="w", metadata={"by": "me"})]
+
+
 def test_a_list_gives_a_list_in_its_order(server: ScriptedServer, call: Caller) -> None:
     server.script = [vectors(2)]
     results = call("encode", "m", ["hello", Item(text="world", id="w")])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,7 +25,11 @@ from sie_sdk import (
     Progress,
     SIEAsyncClient,
     SIEClient,
+    UnexpectedReplyError,
+    transport,
 )
+from tests.conftest import eventually
+from tests.sdk.conftest import waiting_for_bytes
 from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, accepted, computed, vectors
 
 Caller = Callable[..., Any]
@@ -69,6 +76,58 @@ def test_a_client_of_the_callers_own_stays_open(server: ScriptedServer) -> None:
         with SIEClient(server.url, http_client=own) as client:
             client.encode("m", "a")
         assert not own.is_closed
+
+
+@pytest.mark.parametrize("kind", [SIEClient, SIEAsyncClient])
+@pytest.mark.parametrize("cancel", [None, threading.Event()], ids=["no cancel", "cancel"])
+@pytest.mark.parametrize("items", ["a", ["a"] * 600], ids=["one", "many"])
+async def test_closing_a_client_ends_the_calls_that_wait_for_their_replies(
+    kind: type[Any], cancel: threading.Event | None, items: Any, server: ScriptedServer
+) -> None:
+    left = threading.Event()
+
+    def falls_silent(_: Asked) -> Answer:
+        left.wait(60)
+        return vectors()
+
+    server.computes, count = falls_silent, 1 if items == "a" else 3
+    client = kind(server.url)
+    if kind is SIEClient:
+        call = asyncio.create_task(asyncio.to_thread(client.encode, "m", items, cancel=cancel))
+    else:
+        call = asyncio.create_task(client.encode("m", items, cancel=cancel))
+    try:
+        await eventually(lambda: len(server.asked) == count)
+        await eventually(lambda: waiting_for_bytes() == (count if kind is SIEClient else 0))
+        if (closing := client.close()) is not None:
+            await closing
+        async with asyncio.timeout(30):
+            with pytest.raises(ConfigurationError, match="This client is closed"):
+                await call
+        await eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("sie-")])
+    finally:
+        left.set()
+    assert len(server.asked) == count, "none is sent again"
+
+
+def test_closing_a_client_leaves_what_is_under_way_to_an_http_client_of_the_callers_own(server: ScriptedServer) -> None:
+    import httpx
+
+    came, left = threading.Event(), threading.Event()
+
+    def waits(_: Asked) -> Answer:
+        came.set()
+        left.wait(60)
+        return vectors()
+
+    server.computes = waits
+    with ThreadPoolExecutor(1) as threads, httpx.Client() as own:
+        client = SIEClient(server.url, http_client=own)
+        call = threads.submit(client.encode, "m", "a")
+        assert came.wait(30)
+        client.close()
+        left.set()
+        assert call.result(30).dense is not None
 
 
 def test_threads_may_share_a_client(server: ScriptedServer) -> None:
@@ -149,6 +208,44 @@ def test_a_server_that_says_nothing_of_a_job_is_given_up_at_the_deadline(server:
     assert (caught.value.field, caught.value.details["job"]) == ("deadline_s", "j1")
     assert time.monotonic() - began < 5.0, "a look may take 10 s more than its hold"
     left.set()
+
+
+def test_a_reply_that_comes_in_drops_ends_at_the_deadline(finished: Caller, request: pytest.FixtureRequest) -> None:
+    drops, ended = 0, threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        nonlocal drops
+        near, _ = listening.accept()
+        with near, contextlib.suppress(OSError):
+            near.recv(65536)
+            near.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/msgpack\r\nContent-Length: 1000\r\n\r\n")
+            while drops < 1000 and not ended.wait(0.02):
+                near.sendall(b"x")
+                drops += 1
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        dripping = threads.submit(drip, listening)
+        client = request.node.callspec.params["finished"](f"http://127.0.0.1:{listening.getsockname()[1]}")
+        try:
+            with pytest.raises(DeadlineExceededError, match="did not answer in time"):
+                finished(client.encode("m", "a", deadline_s=0.5))
+            finished(client.close())
+            dripping.result(60)
+        finally:
+            ended.set()
+    assert drops < 1000
+
+
+def test_a_reply_that_unpacks_to_more_than_any_is_not_read_to_its_end(
+    server: ScriptedServer, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 1 << 20)
+    packed = gzip.compress(bytes(8 << 20))
+    server.script = [Answer(200, packed, {"Content-Type": "application/msgpack", "Content-Encoding": "gzip"})]
+    with pytest.raises(UnexpectedReplyError, match="larger than 1048576 bytes") as caught:
+        call("encode", "m", "a")
+    assert (caught.value.limit, caught.value.details) == (1 << 20, {"http_status": 200})
+    assert caught.value.request_id
 
 
 def test_an_exception_of_the_progress_callback_ends_the_call(server: ScriptedServer, call: Caller) -> None:

@@ -315,6 +315,39 @@ def test_an_error_of_one_of_several_jobs_is_placed_in_the_whole(
     assert on(job, "status").state == "failed"
 
 
+def test_an_error_between_several_jobs_says_which_are_queued_and_a_repeat_of_the_key_queues_the_rest(
+    server: ScriptedServer, call: Caller, on: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "WIDTH", 1)
+    keys: list[str] = []
+    full = True
+
+    def compute(asked: Asked) -> Answer:
+        if asked.method == "GET":
+            return computed(kept[asked.path.removeprefix("/v1/jobs/")])
+        key = asked.headers["idempotency-key"]
+        if full and key == "k:1668-2500":
+            return refused(InvalidInputError("Too much for a day."))
+        keys.append(key)
+        id = key.removeprefix("k:").replace("-", "to")
+        kept[id] = asked
+        return accepted(JobStatus(id))
+
+    server.computes, kept = compute, dict[str, Asked]()
+    items = [str(i) for i in range(LONG)]
+    with pytest.raises(InvalidInputError, match="Too much") as caught:
+        call("submit", "encode", "m", items, idempotency_key="k")
+    queued = caught.value.details["jobs"]
+    assert queued == {"0to834": [0, 834], "834to1668": [834, 1668]}
+    with SIEClient(server.url) as client:
+        assert len(client.job(",".join(queued)).result()) == 1668
+    full = False
+    job = call("submit", "encode", "m", items, idempotency_key="k")
+    assert job.id == "0to834,834to1668,1668to2500"
+    assert keys == ["k:0-834", "k:834-1668"] * 2 + ["k:1668-2500"]
+    assert len(on(job, "result")) == LONG
+
+
 # -- elsewhere ---------------------------------------------------------------------------------------------------------
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ import pytest
 import trustme
 
 from sie_sdk import ConfigurationError, ConnectionFailedError, SIEAsyncClient, SIEClient
+from tests.platform import wait_until
+from tests.sdk.conftest import waiting_for_bytes
 from tests.sdk.proxy import Proxy
-from tests.sdk.scripted_server import ScriptedServer, vectors
+from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, vectors
 
 Finished = Callable[[Any], Any]
 
@@ -79,17 +84,75 @@ def test_an_authority_of_the_callers_own_is_trusted(
     assert secure.asked[0].headers["accept"] == "application/msgpack"
 
 
-def test_an_authority_of_the_environment_is_trusted(
-    secure: ScriptedServer,
-    encode: Callable[..., Any],
-    authority: trustme.CA,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+@pytest.mark.usefixtures("trusted")
+def test_an_authority_of_the_environment_is_trusted(secure: ScriptedServer, encode: Callable[..., Any]) -> None:
     secure.script = [vectors()]
     assert encode(secure.url).dense is not None
+
+
+@pytest.fixture
+def trusted(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own authority is one of the environment's."""
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+
+@pytest.mark.usefixtures("trusted")
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("by_proxy", [False, True], ids=["directly", "by proxy"])
+def test_closing_a_client_ends_a_call_that_waits_for_its_reply_over_any_connection(
+    scheme: str,
+    by_proxy: bool,
+    request: pytest.FixtureRequest,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far: ScriptedServer = request.getfixturevalue("server" if scheme == "http" else "secure")
+    came, left = threading.Event(), threading.Event()
+
+    def falls_silent(_: Asked) -> Answer:
+        came.set()
+        left.wait(60)
+        return vectors()
+
+    far.computes = falls_silent
+    if by_proxy:
+        monkeypatch.setenv(f"{scheme}_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "")
+        monkeypatch.setenv("NO_PROXY", "")
+    with ThreadPoolExecutor(1) as threads, SIEClient(far.url) as client:
+        try:
+            call = threads.submit(client.encode, "m", "a")
+            assert came.wait(30)
+            # The proxy of plain requests waits too.
+            wait_until(lambda: waiting_for_bytes() == 1 + (by_proxy and scheme == "http"))
+            client.close()
+            with pytest.raises(ConfigurationError, match="This client is closed"):
+                call.result(30)
+        finally:
+            left.set()
+    assert len(far.asked) == 1
+    assert len(proxy.asked) == by_proxy
+
+
+@pytest.mark.usefixtures("trusted")
+def test_a_call_whose_connection_is_still_being_made_when_its_client_is_closed_ends_with_that(
+    authority: trustme.CA,
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as slow, ThreadPoolExecutor(1) as threads:
+        slow.settimeout(30)
+        client = SIEClient(f"https://127.0.0.1:{slow.getsockname()[1]}")
+        call = threads.submit(client.encode, "m", "a")
+        near, _ = slow.accept()
+        near.settimeout(30)
+        assert near.recv(1, socket.MSG_PEEK)  # its handshake has begun, and has to wait
+        client.close()
+        with contextlib.suppress(OSError), context.wrap_socket(near, server_side=True) as secured:
+            assert secured.recv(1) == b""
+        with pytest.raises(ConfigurationError, match="This client is closed"):
+            call.result(30)
 
 
 @pytest.mark.parametrize("kind", [SIEClient, SIEAsyncClient])
