@@ -125,7 +125,8 @@ class Protocol(HttpToolsProtocol):
                 return self.send_400_response("Invalid HTTP request received.")
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
-                    self._look.cancel()  # what comes now is the other protocol's, and so is its time
+                    self._look.cancel()  # what comes now is the other protocol's, its time and what it has on the way
+                    _behind.discard(self)
                     return self.handle_websocket_upgrade()
                 if not self._declined:
                     return None  # CONNECT, which is answered and has no body
