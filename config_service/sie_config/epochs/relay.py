@@ -25,7 +25,7 @@ from sie_broker.jetstream.connection import cancelled
 from sie_config.epochs import changed_event
 from sie_config.epochs.store import Event
 from sie_config.epochs.writer import Writer
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import NotFoundError, SIEError
 from sie_sdk.version import __version__
 
 log = logging.getLogger("sie.config.relay")
@@ -100,7 +100,12 @@ class Relay:
                 await self._bucket.put(self._key, str(told).encode())
 
     async def _tell_of(self, epoch: int) -> None:
-        event = next((each for each in self._fresh if each.epoch == epoch), None) or await self._writer.event(epoch)
+        event = next((each for each in self._fresh if each.epoch == epoch), None)
+        try:
+            event = event or await self._writer.event(epoch)
+        except NotFoundError as error:
+            log.error("%s: never told: %s", self._key, error)
+            return
         if event is None:
             log.warning("%s: epoch %d is no longer kept, and was never told", self._key, epoch)
         else:
