@@ -51,11 +51,11 @@ async def main() -> None:
     name = f"{NAME}-{setting.replica or socket.gethostname()}"
     service = app(registry, writer, access, name, watch.routes())
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(process.serving(service, setting.host, process.port()))
         relays = [Relay(broker.config, writer, "nats", relay.on_nats(broker))]
         if setting.config_sink:
             send = await stack.enter_async_context(relay.to_sink(setting.config_sink))
             relays.append(Relay(broker.config, writer, "sink", send))
+        await stack.enter_async_context(process.serving(service, setting.host, process.port()))
         mirror.listeners += [each.heard for each in relays]
         for duty in (mirror.follow(), writer.run(), groundwork.keep(lambda: writer.leading), queues.run()):
             duties.begin(duty)
