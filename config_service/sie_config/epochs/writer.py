@@ -230,8 +230,8 @@ class Writer:
             raise NotFoundError(f"There is no epoch {epoch}.", field="epoch", limit=f"1 to {now}")
         stored: dict[str, Stored | None] = dict(self.state.stored)
         for newest in range(now, epoch, -AT_ONCE):
-            events = await asyncio.gather(*map(self.event, range(newest, max(epoch, newest - AT_ONCE), -1)))
-            for at, event in zip(itertools.count(newest, -1), events, strict=False):
+            epochs = range(newest, max(epoch, newest - AT_ONCE), -1)
+            for at, event in zip(epochs, await asyncio.gather(*map(self.event, epochs)), strict=True):
                 if event is None:
                     why = f"History does not reach back to epoch {epoch}."
                     raise NotFoundError(why, field="epoch", limit=f"from {at}")
