@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import socket
 from contextlib import AsyncExitStack
 from functools import partial
 
 from sie_broker import process
 from sie_broker.duties import Duties
-from sie_broker.jetstream.connection import cancelled
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.pools.pool_table import PoolTable
 from sie_config import catalog
@@ -27,11 +24,6 @@ from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry
 from sie_config.settings import Settings
 from sie_sdk import settings
-from sie_sdk.errors import ConfigurationError, QueueUnavailableError
-
-log = logging.getLogger("sie.config")
-
-REPAIR_S = 30.0
 
 
 async def main() -> None:
@@ -42,13 +34,16 @@ async def main() -> None:
     stop = process.stop_signal()
     duties = Duties(stop)
     broker = NatsBroker(setting.nats_url, name="config", limits=setting, stop=stop)
-    await process.connect(broker)
+    if not await process.unless(stop, process.connect(broker)):
+        return
     queues = PoolQueues(broker, registry, PoolTable(broker.pools))
-    await process.patiently(partial(broker.provision, []))  # a cluster elects its leaders first
     mirror = Mirror(broker.config, registry, baseline=baseline)
     broker.on_back.append(mirror.look_soon)
-    await process.patiently(mirror.snapshot)
+    if not await process.unless(stop, _read(broker, mirror)):
+        await broker.close()
+        return
     groundwork = Groundwork(broker, registry, queues)
+    mirror.resets.append(groundwork.forget)
     writer = Writer(broker.config, mirror, groundwork.lay, setting.replica)
     access = Access(setting.admin_token, setting.config_read_token)
     watch = Watch(lambda: mirror.state, access)
@@ -56,13 +51,13 @@ async def main() -> None:
     name = f"{NAME}-{setting.replica or socket.gethostname()}"
     service = app(registry, writer, access, name, watch.routes())
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(process.serving(service, setting.host, process.port()))
         relays = [Relay(broker.config, writer, "nats", relay.on_nats(broker))]
         if setting.config_sink:
             send = await stack.enter_async_context(relay.to_sink(setting.config_sink))
             relays.append(Relay(broker.config, writer, "sink", send))
+        await stack.enter_async_context(process.serving(service, setting.host, process.port()))
         mirror.listeners += [each.heard for each in relays]
-        for duty in (mirror.follow(), writer.run(), _repair(groundwork, writer), queues.run()):
+        for duty in (mirror.follow(), writer.run(), groundwork.keep(lambda: writer.leading), queues.run()):
             duties.begin(duty)
         duties.begin(service.state.reads.keep_ready())
         for each in relays:
@@ -74,15 +69,10 @@ async def main() -> None:
     duties.check()
 
 
-async def _repair(groundwork: Groundwork, writer: Writer) -> None:
-    """Look everything over now and then."""
-    while not cancelled():
-        await asyncio.sleep(REPAIR_S)
-        try:
-            if writer.leading:
-                await groundwork.look_over()
-        except (QueueUnavailableError, ConfigurationError) as error:
-            log.warning("the queues were not looked over: %s", error)
+async def _read(broker: NatsBroker, mirror: Mirror) -> None:
+    """Make what the catalogue stands in, and read it. Both wait for a while: a cluster elects its leaders first."""
+    await process.patiently(partial(broker.provision, []))
+    await process.patiently(mirror.snapshot)
 
 
 if __name__ == "__main__":

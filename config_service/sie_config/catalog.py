@@ -58,7 +58,8 @@ def _folder(folder: Path, faults: list[str]) -> dict[str, ModelSpec]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
+    """YAML that is not hidden, as in what is applied. Not JSON, nor below: a model's own files may lie there."""
+    return sorted(path for path in folder.glob("*") if path.suffix.lower() in (".yaml", ".yml") and path.name[0] != ".")
 
 
 def folder_of(models: str) -> Path | None:

@@ -6,19 +6,28 @@ Owns that order. Queues are made by the broker, the entries are written by ``wri
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from sie_broker.contract import Broker
+from sie_broker.jetstream.connection import cancelled
 from sie_broker.records import Lane
 from sie_config.deployment import placement
+from sie_config.epochs import store
 from sie_config.model.model_spec import ModelSpec
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lanes_of
-from sie_sdk.errors import ConfigurationError
+from sie_sdk.errors import ConfigurationError, QueueUnavailableError
 
 log = logging.getLogger("sie.config.groundwork")
 
+REPAIR_S = 30.0
+"""How often whoever leads looks all of it over."""
+LOST_S = 5.0
+"""How often whoever does not looks whether there is anything to lead with."""
 FEW = 64
 """So many queues are made one by one; of more, it is first asked which are there."""
 
@@ -71,9 +80,38 @@ class Groundwork:
 
     async def look_over(self) -> None:
         """Make the server match again: its storage may have been lost, or changed by somebody else. Errors as `lay`."""
+        self.forget()
+        await self.lay()
+
+    def forget(self) -> None:
+        """What was laid may be there no more: the next `lay` looks at all of it."""
         self._told = False
         self._laid.clear()
-        await self.lay()
+
+    async def keep(self, leading: Callable[[], bool]) -> None:
+        """Look everything over now and then while we lead, until cancelled.
+
+        A bucket that was lost took the lease with it: it is made anew by whoever finds that, and then somebody leads.
+        """
+        due = time.monotonic() + REPAIR_S
+        while not cancelled():
+            await asyncio.sleep(LOST_S)
+            try:
+                if not leading():
+                    await self._restore()
+                elif time.monotonic() > due:
+                    due = time.monotonic() + REPAIR_S
+                    await self.look_over()
+            except (QueueUnavailableError, ConfigurationError) as error:
+                log.warning("the queues were not looked over: %s", error)
+
+    async def _restore(self) -> None:
+        """Make the buckets and streams where there is no catalogue; nothing else, for it is not ours to change."""
+        with contextlib.suppress(QueueUnavailableError):  # which a bucket that is gone raises, too
+            if await self._broker.config.get(store.EPOCH) is not None:
+                return
+        self.forget()
+        await self._broker.provision([])
 
     async def _tell(self) -> None:
         """Tell readers what is deployed; behind the queues, for they place every model by it at once."""

@@ -41,7 +41,7 @@ class Found(NamedTuple):
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE|DIR", help="Write the spec there.")
 @click.option("--dry-run", is_flag=True, help="Print the spec and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask: add it in spite of doubts, replace a file that is there.")
-@click.option("--note", default="", metavar="TEXT", help="Why, for the history.")
+@plan.note()
 @asks_config
 def add(
     service: ConfigService,

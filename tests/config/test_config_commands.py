@@ -7,10 +7,12 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 from sie_broker import process
+from sie_config.cli import plan
 from sie_config.model import model_spec
 from tests.config.served import ADMIN, Service, served
 from tests.ingress.conftest import SPEC
@@ -63,3 +65,47 @@ async def test_a_note_that_is_not_utf_8_is_written_and_an_owner_is_refused(
     assert done.exit_code == 0, done.output
     (write, *_) = (await service.send("GET", "/history")).json()["events"]
     assert (write["kind"], write["note"]) == ("apply", "a?")
+
+
+async def test_a_plan_is_asked_about_on_standard_error_and_a_file_gets_the_answer(
+    reached: tuple[str, Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = reached
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(model_spec.document(SPEC) | {"licence": "mit"}))
+    to = ("--config-url", url, "--admin-token", ADMIN, "--json")
+    monkeypatch.setattr(plan, "_is_asked", lambda: True)
+    for verb, about in (("apply", str(tmp_path)), ("rollback", "1"), ("delete", SPEC.id)):
+        done = await asyncio.to_thread(sie, "config", verb, about, *to, stdin="y\n")
+        assert done.exit_code == 0, done.output
+        assert msgspec.json.decode(done.stdout)["changes"]
+        assert SPEC.id in done.stderr and "[y/N]" in done.stderr
+
+
+async def test_a_note_that_is_too_long_is_refused_before_anything_is_asked(
+    reached: tuple[str, Service], tmp_path: Path
+) -> None:
+    url, service = reached
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(model_spec.document(SPEC) | {"licence": "mit"}))
+    for verb, about in (("apply", str(tmp_path)), ("rollback", "1"), ("delete", SPEC.id)):
+        done = await asyncio.to_thread(sie, "config", verb, about, "--note", "x" * 513, "--config-url", url)
+        assert done.exit_code == 2 and "512" in done.stderr and not done.stdout
+    assert service.epoch == 1
+
+
+async def test_an_export_replaces_files_whole_and_names_those_that_no_model_has(
+    reached: tuple[str, Service], tmp_path: Path
+) -> None:
+    url, _ = reached
+    name = f"{SPEC.id.replace('/', '__')}.yaml"
+    (tmp_path / "old.yaml").write_text("kept")
+    (tmp_path / name).write_text("before")
+    export = ("config", "export", str(tmp_path), "--origin", "all", "--config-url", url)
+    done = await asyncio.to_thread(sie, *export)
+    assert done.exit_code == 0 and f"{tmp_path / 'old.yaml'} is of none of these models." in done.stderr
+    assert yaml.safe_load((tmp_path / name).read_bytes())["id"] == SPEC.id
+    assert set(os.listdir(tmp_path)) == {"old.yaml", name}
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    done = await asyncio.to_thread(sie, *export)
+    assert done.exit_code != 0 and f"{tmp_path / name} cannot be written" in done.stderr
+    assert set(os.listdir(tmp_path)) == {"old.yaml", name}

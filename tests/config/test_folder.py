@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sie_config import catalog
 from sie_config.cli import folder
 from sie_config.model import model_spec
 from sie_sdk.errors import ConfigurationError
@@ -53,3 +54,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").mkdir()
     with pytest.raises(ConfigurationError, match=r"a\.yaml cannot be read"):
         folder.specs([str(tmp_path)])
+
+
+def test_a_file_that_is_named_twice_has_its_models_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(TEXT)
+    with pytest.raises(ConfigurationError, match=r"is in .*a\.yaml already"):
+        folder.specs([str(tmp_path), str(tmp_path)])
+
+
+def test_files_count_whatever_the_case_of_their_ending_and_hidden_ones_do_not(tmp_path: Path) -> None:
+    (tmp_path / "b.YAML").write_text(TEXT)
+    (tmp_path / "._b.yaml").write_bytes(b"\x00\x05\x16\x07")
+    assert [each["id"] for each in folder.specs([str(tmp_path)])] == [SPEC.id]
+    assert SPEC.id in catalog.load(tmp_path)
+    assert catalog.folder_of(str(tmp_path)) == tmp_path

@@ -304,6 +304,18 @@ def test_render_writes_what_is_not_there_removes_what_is_not_meant_and_check_say
     assert run.invoke(command, ["render", "--check", overlay]).exit_code == 0
 
 
+def test_render_replaces_what_is_no_text_and_leaves_folders_alone(tmp_path: Path) -> None:
+    overlay = str(written(tmp_path, MINIMAL))
+    (tmp_path / "rendered" / "mine").mkdir(parents=True)
+    (tmp_path / "rendered" / "bundles.yaml").write_bytes(b"\xff")
+    (tmp_path / "rendered" / "by-hand.yaml").write_bytes(b"\xff")
+    run = CliRunner()
+    assert isinstance(run.invoke(command, ["render", "--check", overlay]).exception, ConfigurationError)
+    assert run.invoke(command, ["render", overlay]).exit_code == 0
+    assert run.invoke(command, ["render", "--check", overlay]).exit_code == 0
+    assert (tmp_path / "rendered" / "mine").is_dir() and not (tmp_path / "rendered" / "by-hand.yaml").exists()
+
+
 def test_secrets_are_new_each_time_and_no_password_reads_as_a_number() -> None:
     run = CliRunner()
     first, second = (list(yaml.safe_load_all(run.invoke(command, ["secrets", "-n", "ai"]).output)) for _ in range(2))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker.contract import Broker
@@ -17,7 +18,7 @@ from sie_config.epochs import changed_event, relay
 from sie_config.epochs.relay import Relay, Send
 from sie_config.epochs.store import Change, Event, Stored
 from sie_config.epochs.writer import Writer
-from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.errors import ConfigurationError, QueueUnavailableError
 from tests.broker.sink_double import SinkServer
 from tests.config.test_writer import put
 from tests.config.writing import writing
@@ -153,6 +154,23 @@ async def test_a_broker_that_is_away_for_a_moment_costs_no_event(broker: Broker)
 
     async with writing(broker, SPEC) as writer, relaying(broker, writer, "x", send):
         await eventually(lambda: heard == [1])
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host/x", "host:80/x", "http:///x", "http://user:pass word@:8/", "http://h:99999/", "http://h:abc/"]
+)
+async def test_what_is_no_address_of_a_sink_ends_the_start_and_is_not_told(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="SIE_CONFIG_SINK") as caught:
+        async with relay.to_sink(url):
+            pass
+    assert "pass" not in str(caught.value) and "abc" not in str(caught.value)
+
+
+async def test_a_sink_s_user_and_query_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    told = Event(1, 0.0, "", "seed", ())
+    async with relay.to_sink("http://user:secret@127.0.0.1:1/in?key=secret") as send:
+        assert await send(told, changed_event.changed(told), 1) is not None
+    assert "http://127.0.0.1:1/in" in caplog.text and "secret" not in caplog.text
 
 
 def test_of_a_write_that_is_too_large_the_values_are_left_out() -> None:

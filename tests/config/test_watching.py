@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pwd
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from sie_config.cli import service
+from sie_config.cli.apply import wait_until_served
 from sie_config.cli.service import ConfigService
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import DeadlineExceededError, SIEError, UnauthorizedError
 
 
 @contextmanager
@@ -32,7 +36,8 @@ def answering(statuses: Sequence[int], data: str = "{}", tokens: list[str | None
             self.send_response(status)
             self.end_headers()
             event = f"event: config.changed\r\nid: {number}\ndata: {data}\n\n"
-            self.wfile.write(event.encode() if status == 200 else b"{}")
+            refusal = b'{"error": {"code": "UNAUTHORIZED", "message": "No."}}' if status == 401 else b"{}"
+            self.wfile.write(event.encode() if status == 200 else refusal)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -51,6 +56,13 @@ def answering(statuses: Sequence[int], data: str = "{}", tokens: list[str | None
 @pytest.fixture(autouse=True)
 def comes_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "AGAIN_S", 0.0)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_a_watch_goes_on_over_a_service_that_is_busy_or_starts_anew() -> None:
@@ -78,7 +90,50 @@ def test_a_watch_on_this_machine_has_the_token_of_sie_up(tmp_path: Path, monkeyp
         monkeypatch.delenv(name, raising=False)
     tokens: list[str | None] = []
     with answering([200, 200], tokens=tokens) as url:
+        up = {"pid": 1, "url": "http://127.0.0.1:9", "config_url": url}
+        (tmp_path / service.UP_FILE).write_text(json.dumps(up))
         for token in (None, "told"):
             with ConfigService(None, url, token) as config:
                 next(config.events("/v1/configs/watch", None))
     assert tokens == ["Bearer made-by-up", "Bearer told"]
+
+
+@pytest.mark.parametrize("up", ['{"url": "http://127.0.0.1:9", "config_url": ""}', "{", None])
+def test_the_token_of_a_sie_up_is_sent_to_no_other_server_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: str | None
+) -> None:
+    (tmp_path / service.TOKEN_FILE).write_text("made-by-up\n")
+    if up is not None:
+        (tmp_path / service.UP_FILE).write_text(up)
+    monkeypatch.setenv("SIE_STATE_DIR", str(tmp_path))
+    monkeypatch.delenv("SIE_ADMIN_TOKEN", raising=False)
+    monkeypatch.setenv("SIE_API_KEY", "mine")
+    tokens: list[str | None] = []
+    with answering([401], tokens=tokens) as url, ConfigService(None, url, None) as config:
+        with pytest.raises(UnauthorizedError) as caught:
+            config.read("/v1/configs/epoch")
+        assert "SIE_STATE_DIR=DIR" in (caught.value.hint or "")
+    assert tokens == ["Bearer mine"]
+
+
+def test_a_user_without_a_home_has_no_token_of_sie_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_STATE_HOME", "SIE_STATE_DIR", "SIE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with ConfigService("http://127.0.0.1:9", None, None):
+        pass
+
+
+def test_a_server_that_falls_silent_after_a_write_is_told_as_one_that_does_not_serve_it(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "TIMEOUT_S", 3600.0)
+    with (
+        ConfigService(silent, None, "token") as config,
+        pytest.raises(DeadlineExceededError, match=r"acme/x is written, and after 0\.3 s not known to be served"),
+    ):
+        wait_until_served(config, ["acme/x"], 7, 0.3)

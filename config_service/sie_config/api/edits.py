@@ -281,6 +281,7 @@ def _invalid(faults: list[Finding]) -> InvalidSpecError:
 
 
 def _not_found(state: State, model: str) -> ModelNotFoundError:
+    state.refuse_unread(model)
     nearest = Nearest({spec.id.lower(): spec.id for spec in state.specs()}).to(model.lower())
     hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "GET /v1/configs/models lists them."
     return ModelNotFoundError(f"There is no model {model[:200]!r}.", field="model", hint=hint, nearest=nearest)

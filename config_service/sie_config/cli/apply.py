@@ -116,7 +116,7 @@ def diff(service: ConfigService, paths: Sequence[str], owner: str, prune: bool, 
 @_paths
 @_ownership
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--note", default="", metavar="TEXT", help="Why, for the history: a commit, say.")
+@plan.note("Why, for the history: a commit, say.")
 @click.option(
     "--wait", "wait_s", type=Seconds(min=0), default=0.0, metavar="SECONDS", help="Until it is served everywhere."
 )
@@ -149,10 +149,10 @@ def apply(
     if wait_s:
         service.served(EPOCH)  # a server that cannot be asked who serves it is told of before anything is written
     planned = service.write("POST", APPLY, wanted, dry_run=True)
-    if not as_json:
-        plan.show(planned["changes"])
+    if not (as_json and yes):
+        plan.show(planned["changes"], err=as_json)
         plan.warn(planned)
-        click.echo(plan.summary(planned))
+        click.echo(plan.summary(planned), err=as_json)
     if planned["changes"]:
         seen = {} if yes else service.as_planned(planned)
         plan.confirmed("Apply this?", yes)
@@ -160,30 +160,31 @@ def apply(
     else:
         answer = planned
     changed = [each["model"] for each in answer["changes"] if each["action"] != "deleted"]
+    click.echo(msgspec.json.encode(answer) if as_json else plan.done(answer))
     if wait_s:
         wait_until_served(service, changed, answer["epoch"], wait_s)
-    click.echo(msgspec.json.encode(answer) if as_json else plan.done(answer))
 
 
 def wait_until_served(service: ConfigService, models: Sequence[str], epoch: int, within_s: float) -> None:
     """Return when every ingress and worker has applied these models as that epoch wrote them.
 
+    A server that cannot say it, an ingress that does not know the model yet for instance, is asked again.
+
     Raises:
-        DeadlineExceededError: one has not, and which.
+        DeadlineExceededError: one has not within ``within_s`` seconds, and which; or nobody said so.
     """
     end, waiting = time.monotonic() + within_s, list(models)
     while waiting:
+        why = ""
         try:
-            status = service.served(f"{model_path(waiting[0])}/status")
+            status = service.served(f"{model_path(waiting[0])}/status", max(LOOK_S, end - time.monotonic()))
         except SIEError as error:
-            if error.status != 404:  # an ingress that does not know it yet
-                raise
-            status = {}
+            status, why = {}, f" {error.message}"
         if status.get("config_epoch", -1) >= epoch and _everywhere(status):
             waiting.pop(0)
-        elif time.monotonic() > end:
+        elif time.monotonic() + LOOK_S > end:
             raise DeadlineExceededError(
-                f"{waiting[0]} is written, and after {within_s:g} s not served everywhere.",
+                f"{waiting[0]} is written, and after {within_s:g} s not known to be served everywhere.{why}",
                 hint=f"sie config status {waiting[0]} says by whom.",
             )
         else:

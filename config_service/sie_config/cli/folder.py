@@ -71,7 +71,8 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
             raise ConfigurationError("Standard input is closed.", hint="Name a file or a folder of specs.")
         yield _name(path), sys.stdin.buffer.read()
     elif (folder := Path(path)).is_dir():
-        found = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and not _hidden(file, folder))
+        specs = (file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+        found = sorted(file for file in specs if not _hidden(file, folder))
         yield from ((str(file), file.read_bytes()) for file in found)
     elif folder.exists():
         yield path, folder.read_bytes()
@@ -95,8 +96,8 @@ def _documents(name: str, content: bytes) -> Iterator[Written]:
 
 
 def _twice(written: Iterable[Written]) -> Iterator[str]:
-    first: dict[str, str] = {}
+    first: dict[str, Written] = {}
     for each in written:
         model = str(each.document.get("id", "")).lower()
-        if model and first.setdefault(model, each.name) != each.name:
-            yield f"  {each.name}: {model} is in {first[model]} already"
+        if model and (before := first.setdefault(model, each)) is not each:
+            yield f"  {each.name}: {model} is in {before.name} already"

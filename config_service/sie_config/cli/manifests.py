@@ -41,16 +41,16 @@ def render(overlays: tuple[Path, ...], check: bool) -> None:
     stale = []
     for overlay in overlays:
         folder = overlay / component.FOLDER
-        told = component.files(values.load(overlay))
-        there = {path.name: path for path in folder.glob("*")}
-        differs = {name: text for name, text in told.items() if name not in there or there[name].read_text() != text}
+        told = {name: text.encode() for name, text in component.files(values.load(overlay)).items()}
+        there = {path.name: path for path in folder.glob("*") if path.is_file()}
+        differs = {name: text for name, text in told.items() if name not in there or there[name].read_bytes() != text}
         gone = [path for name, path in there.items() if name not in told]
         if check:
             stale += [str(folder / name) for name in differs] + [str(path) for path in gone]
             continue
         folder.mkdir(exist_ok=True)
         for name, text in differs.items():
-            (folder / name).write_text(text)
+            (folder / name).write_bytes(text)
         for path in gone:
             path.unlink()
         click.echo(f"{folder}: {len(differs)} written, {len(gone)} removed.", err=True)

@@ -11,9 +11,11 @@ import click
 import msgspec
 
 from sie_config.cli import plan
+from sie_config.cli.folder import SUFFIXES
 from sie_config.cli.service import ConfigService, asks_config, model_path
 from sie_sdk.cli.completion import model_names
 from sie_sdk.cli.server import as_json, print_rows
+from sie_sdk.errors import ConfigurationError
 
 EXPORT = "/v1/configs/export"
 
@@ -32,6 +34,8 @@ EXPORT = "/v1/configs/export"
 def export(service: ConfigService, folder: Path | None, owner: str | None, origin: str) -> None:
     """Write the specs to DIR, one file each, for git; without DIR to standard output as one YAML stream.
 
+    A file is replaced whole or not at all. Specs in DIR that are of no such model are named, and stay.
+
     \b
     Examples:
       sie config export models/
@@ -47,15 +51,34 @@ def export(service: ConfigService, folder: Path | None, owner: str | None, origi
         click.echo("---\n".join(each["raw_yaml"] for each in models), nl=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    for each in models:
-        (folder / f"{each['model_id'].replace('/', '__')}.yaml").write_text(each["raw_yaml"])
+    files = {folder / f"{each['model_id'].replace('/', '__')}.yaml": each["raw_yaml"] for each in models}
+    for path, text in files.items():
+        _replace(path, text.encode())
     click.echo(f"{len(models)} spec{'' if len(models) == 1 else 's'} in {folder}.", err=True)
+    for path in sorted(each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES and each not in files):
+        if path.name[0] != ".":
+            click.echo(f"{path} is of none of these models.", err=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write the file, of which there is never a half.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}.", field="DIR") from None
 
 
 @click.command()
 @click.argument("name", shell_complete=model_names)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--note", default="", metavar="TEXT", help="Why, for the history.")
+@plan.note()
 @as_json
 @asks_config
 def delete(service: ConfigService, name: str, yes: bool, note: str, as_json: bool) -> None:
@@ -67,8 +90,8 @@ def delete(service: ConfigService, name: str, yes: bool, note: str, as_json: boo
       sie config delete acme/old-model --yes --note "nobody asked for it in May"
     """
     planned = service.write("DELETE", model_path(name), dry_run=True)
-    if not as_json:
-        plan.show(planned["changes"])
+    if not (as_json and yes):
+        plan.show(planned["changes"], err=as_json)
     answer = planned
     if planned["changes"]:
         seen = {} if yes else {"If-Match": f'"{planned["changes"][0]["etag_before"]}"'}

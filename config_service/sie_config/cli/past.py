@@ -53,7 +53,7 @@ def history(service: ConfigService, epoch: int | None, limit: int, before: int |
 @click.command()
 @click.argument("epoch", type=int)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--note", default="", metavar="TEXT", help="Why, for the history.")
+@plan.note()
 @as_json
 @asks_config
 def rollback(service: ConfigService, epoch: int, yes: bool, note: str, as_json: bool) -> None:
@@ -66,9 +66,9 @@ def rollback(service: ConfigService, epoch: int, yes: bool, note: str, as_json: 
     """
     path = f"/v1/configs/rollback/{epoch}"
     planned = service.write("POST", path, dry_run=True)
-    if not as_json:
-        plan.show(planned["changes"])
-        click.echo(plan.summary(planned))
+    if not (as_json and yes):
+        plan.show(planned["changes"], err=as_json)
+        click.echo(plan.summary(planned), err=as_json)
     answer = planned
     if planned["changes"]:
         seen = {} if yes else service.as_planned(planned)

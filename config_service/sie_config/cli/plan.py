@@ -6,26 +6,38 @@ Owns the words and colours. What differs is told by the service.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
+from sie_config.api.write_terms import LONGEST_NOTE
 from sie_config.model import diff
 from sie_config.model.diff import FieldChange
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
 
-def show(changes: Iterable[Mapping[str, Any]]) -> None:
-    """A block for each change, on standard output."""
+def note(why: str = "Why, for the history.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option ``--note``, refused before anything is asked if it is too long."""
+    return click.option("--note", default="", metavar="TEXT", help=why, callback=_short)
+
+
+def _short(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if len(value) > LONGEST_NOTE:
+        raise click.BadParameter(f"it has {len(value)} characters, and {LONGEST_NOTE} are kept.", context, parameter)
+    return value
+
+
+def show(changes: Iterable[Mapping[str, Any]], err: bool = False) -> None:
+    """A block for each change, on standard output or, with ``err``, on standard error."""
     for change in changes:
         fields = [FieldChange(each["path"], each["before"], each["after"]) for each in change["fields"]]
         if change["action"] == "deleted":
             fields = []  # all of it goes: its name says that
         for line in diff.plan_lines(change["model"], fields, change["action"]):
-            click.secho(line, fg=COLOURS.get(line.lstrip()[:1]))
-        click.echo()
+            click.secho(line, fg=COLOURS.get(line.lstrip()[:1]), err=err)
+        click.echo(err=err)
 
 
 def summary(answer: Mapping[str, Any]) -> str:
@@ -49,9 +61,13 @@ def warn(answer: Mapping[str, Any]) -> None:
 
 
 def confirmed(question: str, yes: bool) -> None:
-    """Go on if a person says yes, or ``--yes`` did."""
+    """Go on if a person says yes, or ``--yes`` did. Asked on standard error: the other one may be a file."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not _is_asked():
         raise click.UsageError("Nobody is there to ask: say --yes.")
-    click.confirm(question, abort=True)
+    click.confirm(question, abort=True, err=True)
+
+
+def _is_asked() -> bool:
+    return sys.stdin.isatty()

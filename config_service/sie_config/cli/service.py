@@ -29,6 +29,7 @@ from sie_sdk.errors import (
     ConnectionFailedError,
     MethodNotAllowedError,
     PreconditionFailedError,
+    UnauthorizedError,
     UnavailableError,
     UnexpectedReplyError,
 )
@@ -42,8 +43,8 @@ TIMEOUT_S = 60.0
 SILENT_S = 45.0
 """After so long without a word, and there is one every 15 s, a stream is dead."""
 AGAIN_S = 1.0
-TOKEN_FILE = "admin-token"
-"""In the state folder of `sie up`, which makes a token for itself if it is given none."""
+TOKEN_FILE, UP_FILE = "admin-token", "up.json"
+"""In the state folder of `sie up`: the token that it makes for itself if it is given none, and where it listens."""
 YAML = "application/yaml"
 EPOCH = "/v1/configs/epoch"
 
@@ -141,9 +142,13 @@ class ConfigService:
                     ) from None
             time.sleep(AGAIN_S)
 
-    def served(self, path: str) -> Any:
-        """The JSON answer of a read at the server, which knows who serves what."""
-        return _json(self._of(self._server, Send("GET", path, calls.request_headers("application/json"))))
+    def served(self, path: str, within_s: float | None = None) -> Any:
+        """The JSON answer of a read at the server, which knows who serves what. Errors as `read`.
+
+        ``within_s``: it is asked once, and has so long.
+        """
+        send = Send("GET", path, calls.request_headers("application/json"))
+        return _json(self._of(self._server, send) if within_s is None else self._once(self._server, send, within_s))
 
     def write(
         self,
@@ -202,18 +207,22 @@ class ConfigService:
         end = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                return self._once(client, send)
+                return self._once(client, send, TIMEOUT_S)
+            except UnauthorizedError as error:
+                if self._token is None and _here(client.base_url):
+                    error.hint = f"{error.hint or ''} Of a `sie up --state DIR`: set SIE_STATE_DIR=DIR.".strip()
+                raise
             except UnavailableError as busy:
                 pause = busy.retry_after or 1.0
                 if time.monotonic() + pause > end:
                     raise
                 time.sleep(pause)
 
-    def _once(self, client: SIEClient, send: Send) -> Reply:
-        patience = Patience(wait_for_capacity=False, deadline_s=TIMEOUT_S, timeout_s=TIMEOUT_S)
+    def _once(self, client: SIEClient, send: Send, within_s: float) -> Reply:
+        patience = Patience(wait_for_capacity=False, deadline_s=within_s, timeout_s=within_s)
 
         def call() -> Call[Reply]:
-            return (yield from settle(msgspec.structs.replace(send, timeout_s=TIMEOUT_S), patience))
+            return (yield from settle(msgspec.structs.replace(send, timeout_s=within_s), patience))
 
         reply: Reply = client._run(call())
         return reply
@@ -271,15 +280,33 @@ def _events(lines: Iterable[str]) -> Iterator[dict[str, str]]:
             event[name] = value.removeprefix(" ")
 
 
+def _here(url: str) -> bool:
+    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
 def _own_token(url: str) -> str | None:
-    """The token of `sie up` on this machine, for a server on this machine."""
-    if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
-        return None
-    usual = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sie-knative"
+    """The token of the `sie up` that runs on this machine, for its own ports and nobody else's."""
     try:
-        return (Path(os.environ.get("SIE_STATE_DIR") or usual) / TOKEN_FILE).read_text().strip() or None
-    except OSError:
+        folder = _state_folder()
+        up = msgspec.json.decode((folder / UP_FILE).read_bytes(), type=_Up)
+        if not _here(url) or urlsplit(url).port not in (urlsplit(up.url).port, urlsplit(up.config_url).port):
+            return None
+        return (folder / TOKEN_FILE).read_text().strip() or None
+    except (OSError, RuntimeError, ValueError, msgspec.DecodeError):  # nothing is up, the user has no home, no record
         return None
+
+
+class _Up(msgspec.Struct):
+    """What is read of the record of `sie up`: the addresses of its ingress and its config service."""
+
+    url: str = ""
+    config_url: str = ""
+
+
+def _state_folder() -> Path:
+    if folder := os.environ.get("SIE_STATE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sie-knative"
 
 
 def _path(path: str, query: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ Owns its attributes and data; docs/schemas has their schema. Who is told, and th
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from cloudevents.core.v1.event import CloudEvent
@@ -54,7 +54,9 @@ def as_json(event: Event) -> bytes:
 
 
 def _data(event: Event) -> bytes:
-    told = ConfigChanged(event.epoch, event.kind, event.actor, answers.changes(event.changes), event.note)
+    changes = answers.changes(event.changes)
+    # A kind that only a newer version knows is told as it is.
+    told = ConfigChanged(event.epoch, cast(Kind, event.kind), event.actor, changes, event.note, not event.unread)
     data = msgspec.json.encode(told)
     if len(data) <= MOST_BYTES:
         return data

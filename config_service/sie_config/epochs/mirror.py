@@ -191,10 +191,7 @@ class Mirror:
 
     async def _mark(self) -> Mark:
         value = await self._bucket.get(store.EPOCH)
-        try:
-            return Mark(0, "") if value is None else store.read_mark(value)
-        except msgspec.DecodeError as fault:
-            raise QueueUnavailableError(f"The mark of the catalogue cannot be read: {fault}.") from fault
+        return Mark(0, "") if value is None else store.read_mark(value)
 
     async def _deploy(self) -> None:
         if not self._knows:
@@ -230,9 +227,9 @@ class Mirror:
         mark = await self._mark()
         await self._deploy()
         entries = await self._bucket.entries(store.MODELS)
-        found = ((key, store.read_stored(key, value)) for key, value in entries.items())
-        stored = [(name_of(key.removeprefix(store.MODELS)), each) for key, each in found if each is not None]
-        self.state = State(stored, mark.epoch, self._baseline)
+        found = {name_of(key.removeprefix(store.MODELS)): store.read_stored(key, each) for key, each in entries.items()}
+        stored = [(model, each) for model, each in found.items() if each is not None]
+        self.state = State(stored, mark.epoch, self._baseline, (model for model, each in found.items() if each is None))
         self._registry.replace(self.state.specs())
         for reset in self.resets:
             reset()

@@ -22,10 +22,11 @@ from sie_broker.contract import Broker, Bucket
 from sie_broker.events import binding
 from sie_broker.events.sink_answers import Answer, answer_of, pause_s
 from sie_broker.jetstream.connection import cancelled
+from sie_broker.process import LAST_PORT
 from sie_config.epochs import changed_event
 from sie_config.epochs.store import Event
 from sie_config.epochs.writer import Writer
-from sie_sdk.errors import SIEError
+from sie_sdk.errors import ConfigurationError, NotFoundError, SIEError
 from sie_sdk.version import __version__
 
 log = logging.getLogger("sie.config.relay")
@@ -100,7 +101,12 @@ class Relay:
                 await self._bucket.put(self._key, str(told).encode())
 
     async def _tell_of(self, epoch: int) -> None:
-        event = next((each for each in self._fresh if each.epoch == epoch), None) or await self._writer.event(epoch)
+        event = next((each for each in self._fresh if each.epoch == epoch), None)
+        try:
+            event = event or await self._writer.event(epoch)
+        except NotFoundError as error:
+            log.error("%s: never told: %s", self._key, error)
+            return
         if event is None:
             log.warning("%s: epoch %d is no longer kept, and was never told", self._key, epoch)
         else:
@@ -126,7 +132,12 @@ def on_nats(broker: Broker) -> Send:
 
 @asynccontextmanager
 async def to_sink(url: str) -> AsyncIterator[Send]:
-    """To an HTTP sink, a Knative broker for instance, by its delivery contract."""
+    """To an HTTP sink, a Knative broker for instance, by its delivery contract.
+
+    Raises:
+        ConfigurationError: that is no address of one.
+    """
+    shown = _shown(url)
     headers = {"User-Agent": f"sie-knative/{__version__}"}
     async with httpx.AsyncClient(follow_redirects=False, trust_env=False, headers=headers, timeout=ANSWER_S) as http:
 
@@ -136,13 +147,37 @@ async def to_sink(url: str) -> AsyncIterator[Send]:
                 async with asyncio.timeout(ANSWER_S):
                     response = await http.post(url, headers=headers, content=body)
             except (httpx.HTTPError, TimeoutError, OSError) as error:
-                log.warning("%s: %s", url, str(error) or type(error).__name__)
+                log.warning("%s: %s", shown, str(error) or type(error).__name__)
                 return pause_s(attempt, None, clock.now())
             match answer_of(response.status_code):
                 case Answer.AGAIN:
                     return pause_s(attempt, response.headers.get("retry-after"), clock.now())
                 case Answer.NEVER:
-                    log.error("%s refuses epoch %d: HTTP %d", url, event.epoch, response.status_code)
+                    log.error("%s refuses epoch %d: HTTP %d", shown, event.epoch, response.status_code)
             return None
 
         yield send
+
+
+def _shown(url: str) -> str:
+    """The address without what may be a secret: its user and its query."""
+    try:
+        parsed = httpx.URL(url)
+        shown = str(parsed.copy_with(userinfo=b"", query=None, fragment=None))
+    except httpx.InvalidURL:  # whose words may have a password in them
+        raise _no_sink("it cannot be read") from None
+    if parsed.scheme not in ("http", "https"):
+        raise _no_sink("it does not begin with http:// or https://")
+    if not parsed.host or "%" in parsed.host:
+        raise _no_sink("it names no host")
+    if parsed.port is not None and parsed.port > LAST_PORT:
+        raise _no_sink(f"{parsed.port} is no port")
+    return shown
+
+
+def _no_sink(why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"SIE_CONFIG_SINK is no address of a sink: {why}.",
+        field="SIE_CONFIG_SINK",
+        hint="It looks like http://host/path.",
+    )

@@ -13,11 +13,12 @@ import msgspec
 
 from sie_broker.subjects import token
 from sie_config.model.model_spec import ModelSpec
+from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.config")
 
 MODELS, OUTBOX, REQUESTS = "models.", "outbox.", "requests."
-EPOCH, LEASE = "epoch", "lease"
+EPOCH, LEASE, BASELINE = "epoch", "lease", "baseline"
 
 Origin = Literal["baseline", "written"]
 Kind = Literal["seed", "append", "put", "patch", "delete", "apply", "rollback"]
@@ -41,7 +42,7 @@ class Change(msgspec.Struct, frozen=True):
     after: Stored | None
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """One write: what stands in the outbox under its epoch."""
 
     epoch: int
@@ -49,11 +50,14 @@ class Event(msgspec.Struct, frozen=True):
     """Seconds since the epoch of Unix."""
     actor: str
     """Who wrote, as they said."""
-    kind: Kind
+    kind: str
+    """A `Kind`, or one that only a newer version knows."""
     changes: tuple[Change, ...]
     note: str = ""
     id: str = ""
     """Of this attempt: a writer that was not answered finds out whether what stands there is its own."""
+    unread: tuple[str, ...] = ()
+    """The models whose changes only a newer version can read; found when it is read, and never stored."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -61,6 +65,13 @@ class Mark(msgspec.Struct, frozen=True):
 
     epoch: int
     digest: str
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """Whose baseline the catalogue has: its digest, and when the process that brought it began, by its own clock."""
+
+    digest: str
+    began: float
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -82,7 +93,7 @@ class _Event(msgspec.Struct, frozen=True):
     epoch: int
     at: float
     actor: str
-    kind: Kind
+    kind: str
     changes: list[_Change]
     note: str = ""
     id: str = ""
@@ -93,6 +104,7 @@ _stored = msgspec.json.Decoder(Stored)
 _perhaps = msgspec.json.Decoder(Stored | None)
 _event = msgspec.json.Decoder(_Event)
 _mark = msgspec.json.Decoder(Mark)
+_baseline = msgspec.json.Decoder(Baseline)
 _recorded = msgspec.json.Decoder(Recorded)
 
 
@@ -111,7 +123,7 @@ def request_key(idempotency_key: str) -> str:
     return REQUESTS + token(idempotency_key)
 
 
-def encode(record: Stored | Event | Mark | Recorded) -> bytes:
+def encode(record: Stored | Event | Mark | Baseline | Recorded) -> bytes:
     """A record as it is kept."""
     return _encoder.encode(record)
 
@@ -126,28 +138,48 @@ def read_stored(key: str, value: bytes) -> Stored | None:
 
 
 def read_event(value: bytes) -> Event:
-    """The write of an outbox entry, without the changes that only a newer version can read.
+    """The write of an outbox entry; of changes that only a newer version can read, which models they are of.
 
     Raises:
         msgspec.DecodeError: it is no event.
     """
     event = _event.decode(value)
-    changes = []
+    changes, unread = [], []
     for each in event.changes:
         try:
             before, after = (_perhaps.decode(raw) for raw in (each.before, each.after))
         except msgspec.DecodeError as error:
             log.warning("skipped %s of epoch %d: %s", each.model, event.epoch, error)
+            unread.append(each.model)
         else:
             changes.append(Change(each.model, before, after))
-    return Event(event.epoch, event.at, event.actor, event.kind, tuple(changes), event.note, event.id)
+    return Event(event.epoch, event.at, event.actor, event.kind, tuple(changes), event.note, event.id, tuple(unread))
 
 
 def read_mark(value: bytes) -> Mark:
-    """The mark under `EPOCH`; errors as `read_event`."""
-    return _mark.decode(value)
+    """The mark under `EPOCH`.
+
+    Raises:
+        QueueUnavailableError: it is none: a newer writer, or a broken one, wrote it.
+    """
+    try:
+        return _mark.decode(value)
+    except msgspec.DecodeError as fault:
+        raise QueueUnavailableError(f"The mark of the catalogue cannot be read: {fault}.") from fault
+
+
+def read_baseline(value: bytes) -> Baseline | None:
+    """What stands under `BASELINE`; None, and a warning, if that cannot be read."""
+    try:
+        return _baseline.decode(value)
+    except msgspec.DecodeError as fault:
+        log.warning("whose baseline the catalogue has cannot be read: %s", fault)
+        return None
 
 
 def read_recorded(value: bytes) -> Recorded:
-    """The answer under a request's key; errors as `read_event`."""
-    return _recorded.decode(value)
+    """The answer under a request's key; errors as `read_mark`."""
+    try:
+        return _recorded.decode(value)
+    except msgspec.DecodeError as fault:
+        raise QueueUnavailableError(f"The answer to this Idempotency-Key cannot be read: {fault}.") from fault

@@ -21,10 +21,10 @@ from sie_broker.contract import Bucket
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.lease import Lease
 from sie_broker.records import Entry, Put
-from sie_config.epochs import store
+from sie_config.epochs import baseline, store
 from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.state import State
-from sie_config.epochs.store import Event, Kind, Recorded, Stored
+from sie_config.epochs.store import Baseline, Event, Kind, Recorded, Stored
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import (
     ConfigurationError,
@@ -97,7 +97,12 @@ class Writer:
         self._provision = provision
         self._clock = clock
         self._lease = lease or Lease(bucket, store.LEASE, holder)
+        self._began = clock()
         self._leading = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._newest = 0
+        """The last epoch that was there while this process leads."""
+        mirror.resets.append(self._reset)
         self._turn = asyncio.Lock()
 
     @property
@@ -170,47 +175,69 @@ class Writer:
             ConfigWriterBusyError: the broker is away.
         """
         value = await self._kept(store.request_key(key))
-        return None if value is None else store.read_recorded(value)
+        try:
+            return None if value is None else store.read_recorded(value)
+        except QueueUnavailableError as error:
+            raise _busy(error.message) from error
 
     async def history(self, before: int | None = None, limit: int = 50) -> list[Event]:
         """The writes before that epoch, the newest first; as far as they are kept.
+
+        One that is missing is passed over; of so many as are read at a time, the history ends there.
 
         Raises:
             ConfigWriterBusyError: the broker is away.
         """
         newest = min(self.state.epoch, self.state.epoch if before is None else before - 1)
-        epochs = range(newest, max(0, newest - limit), -1)
         found: list[Event] = []
-        for at in range(0, len(epochs), AT_ONCE):
-            events = await asyncio.gather(*map(self.event, epochs[at : at + AT_ONCE]))
-            found += [event for event in events if event is not None]
-        return found
+        for at in range(newest, 0, -AT_ONCE):
+            events = await asyncio.gather(*map(self._readable, range(at, max(0, at - AT_ONCE), -1)))
+            found += (there := [event for event in events if event is not None])
+            if not there or len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _readable(self, epoch: int) -> Event | None:
+        try:
+            return await self.event(epoch)
+        except NotFoundError as error:
+            log.warning("left out of the history: %s", error)
+            return None
 
     async def event(self, epoch: int) -> Event | None:
         """The write that made this epoch; None: there is none, or it is no longer kept.
 
         Raises:
+            NotFoundError: what is kept of it cannot be read.
             ConfigWriterBusyError: the broker is away.
         """
         value = await self._kept(store.event_key(epoch))
-        return None if value is None else store.read_event(value)
+        try:
+            return None if value is None else store.read_event(value)
+        except msgspec.DecodeError as error:
+            raise _unread(epoch) from error
 
     async def at(self, epoch: int) -> dict[str, Stored]:
         """Every entry as it stood after that epoch, by the lower-case id of its model.
 
         Raises:
-            NotFoundError: there was no such epoch, or the history does not reach back to it.
+            NotFoundError: there was no such epoch, or the history does not reach back to it, or a write since then
+                cannot be read.
             ConfigWriterBusyError: the broker is away.
         """
         now = self.state.epoch
         if not 0 < epoch <= now:
             raise NotFoundError(f"There is no epoch {epoch}.", field="epoch", limit=f"1 to {now}")
         stored: dict[str, Stored | None] = dict(self.state.stored)
-        for event in await self.history(limit=now - epoch):
-            stored |= {change.model.lower(): change.before for change in event.changes}
-            now -= event.epoch == now
-        if now != epoch:
-            raise NotFoundError(f"History does not reach back to epoch {epoch}.", field="epoch", limit=f"from {now}")
+        for newest in range(now, epoch, -AT_ONCE):
+            epochs = range(newest, max(epoch, newest - AT_ONCE), -1)
+            for at, event in zip(epochs, await asyncio.gather(*map(self.event, epochs)), strict=True):
+                if event is None:
+                    why = f"History does not reach back to epoch {epoch}."
+                    raise NotFoundError(why, field="epoch", limit=f"from {at}")
+                if event.unread:
+                    raise _unread(at)
+                stored |= {change.model.lower(): change.before for change in event.changes}
         return {model: each for model, each in stored.items() if each is not None}
 
     async def _kept(self, key: str) -> bytes | None:
@@ -224,21 +251,34 @@ class Writer:
         while not cancelled():
             try:
                 await self._mirror.look()
+                self._lost.clear()
                 await self._seed()
-                break
             except (QueueUnavailableError, ConfigWriterBusyError, ConfigurationError) as error:
                 log.warning("the catalogue is not ready to be written: %s", error)
                 await asyncio.sleep(0.2)
-        self._leading.set()
-        try:
-            await asyncio.get_running_loop().create_future()
-        finally:
+                continue
+            self._newest = self.state.epoch
+            self._leading.set()
+            try:
+                await self._lost.wait()
+            finally:
+                self._leading.clear()
+
+    def _reset(self) -> None:
+        """The mirror read all anew. Where writes of ours are gone, no other follows before the baseline is there."""
+        if self.leading and self.state.epoch < self._newest:
+            log.error("the catalogue was lost: epoch %d after %d; it is begun anew", self.state.epoch, self._newest)
             self._leading.clear()
+            self._lost.set()
 
     async def _seed(self) -> None:
         async with self._turn:
             await self._provision(self.state.specs())
-            while await self._write(_seed, "sie-config", "seed", "", None) is not None:
+            own = Baseline(State.of(self.state.baseline.values()).digest, self._began)
+            while (
+                await baseline.counts(self._bucket, own)
+                and await self._write(_seed, "sie-config", "seed", "", None) is not None
+            ):
                 pass
 
     def _event(self, edit: Edit, actor: str, kind: Kind, note: str) -> Event | None:
@@ -269,6 +309,8 @@ class Writer:
                 await self._mirror.look()
             except QueueUnavailableError as error:
                 raise _busy("The broker does not answer.") from error
+            if self._lost.is_set() and kind != "seed":
+                raise _busy("The catalogue was lost, and is begun anew.")
         raise _busy("Others write the catalogue at the same time.")
 
     def _answered(self, request: Request, event: Event | None, revision: int) -> Put:
@@ -321,6 +363,7 @@ class Writer:
             stands = await self._stands(event)
         if stands:
             self._mirror.apply(event)
+            self._newest = self.state.epoch
         return stands
 
     async def _stands(self, event: Event) -> bool:
@@ -329,7 +372,7 @@ class Writer:
         Raises:
             QueueUnavailableError: still no answer, or it is not there yet.
         """
-        found = await self.event(event.epoch)
+        found = await self._readable(event.epoch)
         if found is None:
             raise QueueUnavailableError("The broker did not answer the write.", retry_after=1.0)
         return found.id == event.id
@@ -337,6 +380,11 @@ class Writer:
 
 def _seed(state: State) -> Mapping[str, ModelSpec | None]:
     return dict(itertools.islice(state.seed().items(), SEEDED))
+
+
+def _unread(epoch: int) -> NotFoundError:
+    told = f"Epoch {epoch} holds changes of a newer version, which this one cannot read."
+    return NotFoundError(told, field="epoch", hint="Ask once the newer version runs again.")
 
 
 def _busy(why: str) -> ConfigWriterBusyError:

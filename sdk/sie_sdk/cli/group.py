@@ -197,9 +197,12 @@ def _missing(entry: EntryPoint, reason: ImportError) -> click.Command:
     extra = _EXTRAS.get(entry.module.partition(".")[0], "local")
 
     def refuse() -> None:
-        raise ConfigurationError(
-            f"sie {entry.name} needs the [{extra}] extra ({reason}).", hint=f"pip install 'sie-knative[{extra}]'"
-        )
+        path, context = entry.name, click.get_current_context()
+        if context.parent is not None and context.parent.parent is not None:
+            path = f"{context.parent.info_name} {path}"
+        told = f"sie {path} needs the [{extra}] extra ({reason})."
+        exits.tell(ConfigurationError(told, hint=f"pip install 'sie-knative[{extra}]'"))
+        context.exit(1)  # not 2, which is a difference to whoever asks `sie config diff` for one
 
     return click.Command(
         entry.name,

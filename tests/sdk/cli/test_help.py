@@ -106,9 +106,19 @@ def test_a_command_whose_extra_is_missing_says_which(monkeypatch: pytest.MonkeyP
     absent = EntryPoint("up", "sie_local.not_installed:up", "sie.commands")
     monkeypatch.setattr(group, "_installed", lambda: [absent])
     result = sie("up", "--any", "option")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert result.stderr.startswith("Error: sie up needs the [local] extra")
     assert "pip install 'sie-knative[local]'" in result.stderr
+
+
+def test_a_verb_whose_extra_is_missing_says_all_of_its_name_and_ends_with_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absent = EntryPoint("diff", "sie_config.not_installed:diff", "sie.commands.config")
+    monkeypatch.setattr(group, "_installed", lambda of="sie.commands": [absent] if of == absent.group else [])
+    result = sie("config", "diff", "models/")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: sie config diff needs the [config] extra")
 
 
 def test_a_command_of_another_package_is_found_by_name_and_listed(monkeypatch: pytest.MonkeyPatch) -> None:
