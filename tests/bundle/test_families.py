@@ -205,6 +205,7 @@ REWRITTEN: list[tuple[str, dict[str, object]]] = [
     ("qwen2", {"use_sliding_window": True, "sliding_window": 8}),
     ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
     ("mistral", {"use_sliding_window": False, "max_window_layers": 1}),
+    ("mistral", {"is_causal": False}),
 ]
 """Other things that config.json may say of a kind; None: it does not say it."""
 
@@ -228,6 +229,7 @@ def test_what_a_config_says_otherwise_or_not_at_all_means_what_it_means_to_trans
     ("kind", "name", "value"),
     [
         ("albert", "num_hidden_groups", 3),
+        ("mpnet", "relative_attention_num_buckets", 64),
         ("nomic-bert", "rotary_emb_interleaved", True),
         ("nomic-bert", "rotary_scaling_factor", 2.0),
         ("nomic-bert", "rotary_emb_scale_base", 512.0),

@@ -20,12 +20,16 @@ from sie_bundle.engine.row import Row
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.parameters import Parameters
+from sie_config.model.tasks import Score, Sparse, Tasks
 from sie_sdk.errors import ModelLoadFailedError
+from tests.bundle import test_families
 from tests.bundle.test_families import equals_transformers, load, rows_of
+from tests.golden import random_models
 from tests.golden.random_kinds import KINDS
 
 UNTIED = {"tie_word_embeddings": False}
 SPLADES = ["bert-splade", "roberta-splade", "distilbert-splade", "mpnet-splade", "modernbert-splade", "albert-splade"]
+CAP = "final_logit_softcapping"
 DECODERS = {"bert-splade": "cls.predictions.decoder", "modernbert-splade": "decoder"}
 
 
@@ -135,3 +139,24 @@ def test_a_judge_with_a_vocabulary_of_its_own_takes_that_ones_rows(another: Any,
     equals_transformers(name, model, tmp_path, rows_of(name, tmp_path))
     spec = msgspec.structs.replace(model.spec, tasks=msgspec.structs.replace(model.spec.tasks, score=None))
     assert model.bytes == EncoderModel(Checkpoint(spec, tmp_path), precision_wanted="float32").bytes + 2 * 32 * 4
+
+
+@pytest.mark.parametrize("said", [{CAP: 5.0}, {}, {CAP: None}], ids=["five", "as usual", "none"])
+def test_a_judge_and_words_weights_of_gemma_keep_to_the_cap_of_its_logits(
+    said: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = {name: value for name, value in KINDS["gemma2"].config.items() if name != CAP} | said
+    kind = dataclasses.replace(KINDS["gemma2"], architecture="Gemma2ForCausalLM", config=config)
+    monkeypatch.setitem(KINDS, name := f"gemma2 {said}", kind)
+    tasks = Tasks(score=Score(kind="yes_no", yes="a", no="b"), sparse=Sparse(dim=80))
+    monkeypatch.setattr(test_families, "tasks_of", lambda kind: tasks)
+    model = load(name, tmp_path)
+    assert model.heads == ("sparse", "yes_no")
+    for own in rows_of(name, tmp_path):
+        logits = random_models.reference(name, tmp_path, own.ids.tolist())["logits"]
+        yes, no = (logits[-1, model.tokenizer.id(token)] for token in "ab")
+        (judged,) = model.forward([own], {"yes_no": [0]})["yes_no"]
+        assert np.abs(judged - (yes - no)).max() < 2e-5 * max(1, abs(yes), abs(no))
+        weights, row = np.log1p(np.maximum(logits.max(axis=0), 0)), sparse(model, own)
+        assert np.array_equal(row.indices, np.flatnonzero(weights))
+        assert np.abs(row.values - weights[row.indices]).max() < 2e-5

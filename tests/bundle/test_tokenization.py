@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.tokenization import Tokenizer
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from tests import tiny_model
+from tests.golden import tiny_tokenizers
 
 CLS, SEP, HELLO, WORLD = 2, 3, 4, 5
 
@@ -38,6 +40,30 @@ def test_rows_hold_special_tokens_and_no_padding(tokenizer: Tokenizer) -> None:
 
 def test_truncation_keeps_the_beginning_and_the_closing_token(tokenizer: Tokenizer) -> None:
     assert lists(tokenizer, ["hello world world world"], 4) == [[CLS, HELLO, WORLD, SEP]]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "llama"])
+def test_texts_pairs_and_hypotheses_lose_tokens_on_the_side_where_transformers_cuts(
+    family: str, tmp_path: Path
+) -> None:
+    transformers: Any = import_module("transformers")
+    texts = ["hello world ship yes no query", "coffee", "ship no yes hello"]
+    for side, kept in ("left", False), ("left", True), ("right", True):
+        given = tiny_tokenizers.make(family)
+        if kept:
+            given.enable_truncation(7, direction=side)
+        given.save(str(tmp_path / "tokenizer.json"))
+        own = Tokenizer.load(tmp_path, side="auto" if kept else "left")
+        judge = transformers.PreTrainedTokenizerFast(tokenizer_object=given, truncation_side=side)
+        for most in range(5, 12):
+            wanted = judge(texts, truncation=True, max_length=most)["input_ids"]
+            assert lists(own, texts, most) == wanted
+            if not tiny_tokenizers.FAMILIES[family].pair:
+                continue
+            wanted = judge([texts[0]] * 3, texts, truncation=True, max_length=most)["input_ids"]
+            assert [row.ids.tolist() for row in own.pairs(texts[0], texts, most)] == wanted
+            wanted = judge(texts, ["coffee"] * 3, truncation="only_first", max_length=most + 2)["input_ids"]
+            assert [row.ids.tolist() for row in own.hypotheses(texts, ["coffee"], most + 2)] == wanted
 
 
 def test_a_text_of_exactly_the_limit_is_left_whole(tokenizer: Tokenizer) -> None:

@@ -47,6 +47,7 @@ PACKED = {
     "electra": 0,
     "modernbert": 0,
     "qwen3": 0,
+    "qwen3-bidirectional": 0,
     "llama": 0,
     "mistral": 0,
     "embedding-gemma": 0,

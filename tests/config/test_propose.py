@@ -290,6 +290,12 @@ def test_small_letters_must_be_made_by_the_tokenizer_itself(normalizer: Any, sta
     assert doubted(proposed(files)) == ["tasks"]
 
 
+def test_texts_that_lose_their_beginning_are_said_where_the_tokenizers_settings_ask_for_it() -> None:
+    for side, said in ("left", "left"), ("right", "auto"), (None, "auto"):
+        tokenizer = TOKENIZER | {"truncation_side": side}
+        assert proposed(sentence(**{"tokenizer_config.json": tokenizer})).spec.truncation_side == said
+
+
 def test_an_end_token_is_said_where_the_tokenizers_settings_ask_for_it() -> None:
     tokenizer = TOKENIZER | {"add_eos_token": True, "eos_token": {"content": "</s>"}}
     files = sentence(**{"config.json": BERT | {"model_type": "qwen2"}, "tokenizer_config.json": tokenizer})

@@ -122,6 +122,14 @@ _NOMIC_BERT: Config = {
     "parallel_block": False,
     "pad_token_id": 0,
 }
+_NOMIC_BERT_NATIVE: Config = {
+    **_SIZES,
+    "model_type": "nomic_bert",
+    "hidden_act": "silu",
+    "max_position_embeddings": 64,
+    "layer_norm_eps": 1e-12,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+}
 _GTE = _BERT | {
     "model_type": "new",
     "type_vocab_size": 1,
@@ -146,6 +154,10 @@ def _gte_native(**more: Any) -> Config:
     return {**_SIZES, **{name: _GTE[name] for name in kept}, "model_type": "gte", "rope_parameters": rope} | more
 
 
+# As transformers reads and writes it itself: without a word on rotation, which has a base of its own then.
+_GTE_OWN = _gte_native()
+del _GTE_OWN["rope_parameters"]
+
 _DECODER: Config = {
     **_SIZES,
     "hidden_act": "silu",
@@ -159,6 +171,8 @@ _DECODER: Config = {
 }
 _QWEN2 = _DECODER | _BYTES | {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": None}
 _QWEN3 = _QWEN2 | {"model_type": "qwen3", "head_dim": 12}
+# All layers but the first see eight tokens to one side, or to both.
+_WINDOW: Config = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 _LLAMA = _DECODER | {"model_type": "llama", "mlp_bias": False, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
 # Heads of 8 dimensions turn some 26, 1, 0.04 and 0.001 times within 160 tokens: one as before, one between, two slower.
 _LLAMA3: Config = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0}
@@ -236,14 +250,9 @@ KINDS: dict[str, Kind] = {
     "modernbert-ner": Kind("ModernBertForTokenClassification", _MODERNBERT | _NER, "modernbert"),
     "nomic-bert": Kind(
         *("NomicBertModel", _NOMIC_BERT, "bert"),
-        native={
-            **_SIZES,
-            "model_type": "nomic_bert",
-            "max_position_embeddings": 64,
-            "layer_norm_eps": 1e-12,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
-        },
+        native=_NOMIC_BERT_NATIVE,
     ),
+    "nomic-bert-nli": Kind("NomicBertForSequenceClassification", _NOMIC_BERT_NATIVE | _NLI, "bert"),
     "gte": Kind("GteModel", _GTE, "xlm-roberta", published="NewModel", native=_gte_native()),
     "gte-reranker": Kind(
         *("GteForSequenceClassification", _GTE | _SCORE, "xlm-roberta", "NewForSequenceClassification"),
@@ -256,8 +265,15 @@ KINDS: dict[str, Kind] = {
         native=_gte_native(rope_parameters=_NTK_NATIVE),
     ),
     "gte-own-type": Kind("GteModel", _GTE | {"model_type": "gte"}, "xlm-roberta", native=_gte_native()),
+    "gte-own-nli": Kind("GteForSequenceClassification", _GTE_OWN | _NLI, "xlm-roberta"),
+    "gte-untyped": Kind(
+        *("GteModel", _GTE | {"type_vocab_size": 0}, "xlm-roberta"),
+        published="NewModel",
+        native=_gte_native(type_vocab_size=0),
+    ),
     "qwen2": Kind("Qwen2Model", _QWEN2, "qwen", published="Qwen2ForCausalLM"),
     "qwen2-bidirectional": Kind("Qwen2Model", _QWEN2 | {"is_causal": False}, "qwen"),
+    "qwen3-bidirectional": Kind("Qwen3Model", _QWEN3 | _WINDOW | {"is_causal": False}, "qwen"),
     "qwen3": Kind("Qwen3Model", _QWEN3, "qwen", published="Qwen3ForCausalLM"),
     "qwen3-reranker": Kind("Qwen3ForCausalLM", _QWEN3, "qwen"),
     "llama": Kind("LlamaModel", _LLAMA, "llama"),

@@ -94,6 +94,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_sequence_length: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Tokens, special tokens included; longer texts are truncated or refused (``options.overflow_policy``). 0: not
     known, which only a planned model may be."""
+    truncation_side: Literal["auto", "left", "right"] = "auto"
+    """Where a text that is too long loses tokens; ``auto``: where tokenizer.json cuts, or on the right."""
     status: Literal["ready", "planned"] = "ready"
     """``planned``: described, and refused with an error that says what is missing (``blocked_by``)."""
     blocked_by: str = ""

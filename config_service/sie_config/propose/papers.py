@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -110,6 +110,7 @@ class Tokenizer(msgspec.Struct, frozen=True):
     mask_token: str | Token = ""
     eos_token: str | Token = ""
     add_eos_token: bool = False
+    truncation_side: Literal["left", "right"] | None = None
     added_tokens_decoder: dict[str, Token] = {}
     additional_special_tokens: tuple[str | Token, ...] = ()
     extra_special_tokens: tuple[str | Token, ...] | dict[str, str | Token] = ()

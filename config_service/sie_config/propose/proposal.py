@@ -52,6 +52,8 @@ def spec(folder: Folder, *, id: str, revision: str, sources: Sequence[Source]) -
     length.length(read, family, draft, said)
     _letters(read, draft)
     _end(read, draft)
+    if read.tokenizer.truncation_side == "left":
+        draft.put("truncation_side", "left", "tokenizer_config.json: truncation_side")
     prompts.propose(read, draft)
     card.propose(read, draft)
     weights.propose(read, draft)

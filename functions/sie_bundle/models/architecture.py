@@ -40,6 +40,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     id2label: dict[int, str] | None = None
     classifier_pooling: Literal["cls", "mean"] | None = None
     tie_word_embeddings: bool = True
+    final_logit_softcapping: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """What no logit over the vocabulary comes to, of either sign (Gemma)."""
     ropes: tuple[Rope, ...] = ()
     windows: tuple[int | None, ...] = ()
 
@@ -113,6 +115,8 @@ def described(record: Family, given: dict[str, Any], path: Path) -> Architecture
         decodes = record.may_decode and bool(given.get("is_decoder"))
         causal = decodes or (record.causal and given.get("is_causal") is not False)
         record = msgspec.structs.replace(record, causal=causal)
+    if given.get("type_vocab_size") == 0:
+        record = msgspec.structs.replace(record, token_types="")
     if record.behind_padding and isinstance(padding := given.get("pad_token_id"), int):
         record = msgspec.structs.replace(record, first_position=padding + 1)
     return Architecture(family=record, config=config)

@@ -45,13 +45,15 @@ def _kinds(given: dict[str, Any], layers: int) -> list[str]:
 
 
 def _side(given: dict[str, Any]) -> int:
-    """How many tokens to one side are seen: ModernBERT counts both sides, a causal window the token itself too.
+    """How many tokens to one side are seen: ModernBERT counts both sides, a causal window the token itself too; one
+    that is made bidirectional goes as far as it says to both.
 
     Raises:
         ValueError: fewer than none, by which some libraries mean all, and transformers nothing that can be computed.
     """
     name = "local_attention" if "local_attention" in given else "sliding_window"
-    side = int(given[name]) // 2 if name == "local_attention" else int(given[name]) - 1
+    said, causal = int(given[name]), given.get("is_causal") is not False
+    side = said // 2 if name == "local_attention" else said - causal
     if side < 0:
         raise ValueError(f"{name} is {given[name]}")
     return side

@@ -35,7 +35,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     behind_padding: bool = False
     """Positions count from behind the padding's id, by which RoBERTa's ``first_position`` is 2."""
     token_types: str = "embeddings.token_type_embeddings"
-    """Empty: none. A checkpoint with one type is treated like one with two of the same."""
+    """Empty: none, as where config.json says 0. A checkpoint with one type is treated like one with two of the same."""
     embedding_norm: str = "embeddings.LayerNorm"
     embedding_projection: str = ""
     """From embeddings that are smaller than the states, where the checkpoint has it (ELECTRA, ALBERT)."""
@@ -132,7 +132,7 @@ _LLAMA = Family(
     masked_lm="tied:",
 )
 _GTE = Family(
-    prefixes=("new.", ""),
+    prefixes=("new.", "gte.", ""),
     positions="",
     qkv=("attention.qkv_proj",),
     attention_output="attention.o_proj",
@@ -209,6 +209,7 @@ FAMILIES = {
         attention_output="attention.attn.o",
         attention_norm="attention.LayerNorm",
         relative_bias="encoder.relative_attention_bias",
+        only={"relative_attention_num_buckets": 32},
         classifier="classifier.dense tanh classifier.out_proj",
         masked_lm="lm_head.dense gelu lm_head.layer_norm tied:lm_head.bias",
         decoder="lm_head.decoder",
@@ -262,7 +263,7 @@ FAMILIES = {
         decoder="predictions.decoder",
     ),
     "new": _GTE,
-    "gte": _GTE,
+    "gte": msgspec.structs.replace(_GTE, constants={"rope_theta": 160_000.0}),
     "nomic_bert": Family(
         prefixes=("nomic_bert.", "bert.", ""),
         positions="",
@@ -286,6 +287,7 @@ FAMILIES = {
         },
         only={"rotary_emb_fraction": 1.0, "rotary_scaling_factor": None, "rotary_emb_scale_base": None}
         | dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved", "causal"), False),
+        classifier="pooler.dense tanh classifier",
     ),
     "jina_bert": _JINA_BERT,
     "jina_bert_qk": msgspec.structs.replace(
@@ -303,7 +305,9 @@ FAMILIES = {
     "llama_bidirec": msgspec.structs.replace(_LLAMA, causal=False),
     "mistral": _LLAMA,
     "qwen3": msgspec.structs.replace(_LLAMA, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
-    "gemma2": msgspec.structs.replace(_LLAMA, way="transformers"),
+    "gemma2": msgspec.structs.replace(
+        _LLAMA, way="transformers", constants={**_LLAMA.constants, "final_logit_softcapping": 30.0}
+    ),
     "gemma3_text": msgspec.structs.replace(_LLAMA, way="transformers"),
     "deberta": _DEBERTA,
     "deberta-v2": _DEBERTA,

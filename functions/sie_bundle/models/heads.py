@@ -101,11 +101,13 @@ def _logits(checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
 
 def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
     """The logit of "yes" less that of "no" behind the last token: both rows of the vocabulary's head, nothing else."""
-    yes, no = parameters.rows(parameters.vocabulary, [checkpoint.tokenizer.id(token) for token in (task.yes, task.no)])
+    both = parameters.rows(parameters.vocabulary, [checkpoint.tokenizer.id(token) for token in (task.yes, task.no)])
+    cap = checkpoint.architecture.config.final_logit_softcapping
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
         # A difference of two large numbers: in float32 whatever the states are.
-        return _rows((torch.as_tensor(pool(states, packed, "last")) @ (yes - no))[:, None], texts)
+        logits = _capped(torch.as_tensor(pool(states, packed, "last")) @ both.T, cap)
+        return _rows(logits[:, :1] - logits[:, 1:], texts)
 
     return head
 
@@ -127,9 +129,10 @@ def _sparse(task: Sparse, checkpoint: Checkpoint, parameters: Parameters) -> Hea
     if not (description := checkpoint.architecture.family.masked_lm):
         raise ModelLoadFailedError(f"The family {checkpoint.spec.family!r} has no masked language model's head here.")
     layers = parameters.head(description, vocabulary=True)
+    cap = checkpoint.architecture.config.final_logit_softcapping
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[SparseRow]:
-        best = torch.cat([_best(layers, group.view(states)) for group in packed.groups])
+        best = _capped(torch.cat([_best(layers, group.view(states)) for group in packed.groups]), cap)
         weights = torch.log1p(torch.relu(best)).cpu().numpy()[packed.places[list(texts)]]
         indices = [np.flatnonzero(row).astype(np.int32) for row in weights]
         return [SparseRow(own, row[own]) for own, row in zip(indices, weights, strict=True)]
@@ -140,7 +143,7 @@ def _sparse(task: Sparse, checkpoint: Checkpoint, parameters: Parameters) -> Hea
 def _best(layers: Sequence[Linear], states: Tensor) -> Tensor:
     """[texts, length, hidden] to the largest logit over the tokens, [texts, vocabulary] float32.
 
-    The maximum is taken first: log(1 + relu(.)) is monotone, so it need be computed of one row instead of all.
+    The maximum is taken first: log(1 + relu(.)) and a cap are monotone, so they need be computed of one row only.
     """
     length, hidden = states.shape[1:]
     at_once = max(1, VOCABULARY_TOKENS // length)
@@ -150,6 +153,11 @@ def _best(layers: Sequence[Linear], states: Tensor) -> Tensor:
         logits = [run(layers, span.reshape(-1, hidden)).view(*span.shape[:2], -1).amax(dim=1) for span in spans]
         parts.append(torch.stack(logits).amax(dim=0).float())
     return torch.cat(parts)
+
+
+def _capped(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits over the vocabulary as Gemma bounds them, smoothly; None: as they are."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def _lexical(weights: Tensor, packed: Packed, texts: Sequence[int], special: npt.NDArray[np.int64]) -> list[SparseRow]:

@@ -133,7 +133,7 @@ def load(spec: ModelSpec, folder: Path, elsewhere: Path | None = None) -> Tokeni
         ModelLoadFailedError: see `Tokenizer.load`.
     """
     if spec.family != GLINER:
-        return Tokenizer.load(elsewhere or folder, end_token(spec))
+        return Tokenizer.load(elsewhere or folder, end_token(spec), spec.truncation_side)
     made = LabelTokenizer.load(elsewhere or folder)
     made.config = gliner.read(folder)
     return made

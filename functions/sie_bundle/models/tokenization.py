@@ -1,7 +1,7 @@
 """Tokenization: texts, pairs and windows to rows of token ids with the model's own ``tokenizer.json``. No torch here.
 
-Owns truncation: the ids are cut here, not by settings baked into the file, so that "too long" can be told from "cut".
-Prompts and templates are put together by the operations.
+Owns truncation: the ids are cut here, not by settings baked into the file, so that "too long" can be told from "cut";
+only the side is theirs. Prompts and templates are put together by the operations.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 
 Overflow = Literal["truncate_text", "error"]
+Side = Literal["auto", "left", "right"]
 
 Name = Callable[[int], str]
 """What errors call the text of that number."""
@@ -49,7 +50,9 @@ class Windows(NamedTuple):
 class Tokenizer:
     """A tokenizer that may be used from several threads at once: nothing in it changes after it was made."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, end: str = "") -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, end: str = "", side: Side = "auto") -> None:
+        told = (tokenizer.truncation or {}).get("direction")
+        self._from_left = (told if side == "auto" else side) == "left"
         # Many published files ask for padding to a fixed length, a remnant of training; packed rows need none.
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -62,17 +65,18 @@ class Tokenizer:
         self._plain = PlainText.of(tokenizer)
 
     @classmethod
-    def load(cls, folder: Path, end: str = "") -> Self:
+    def load(cls, folder: Path, end: str = "", side: Side = "auto") -> Self:
         """Read ``tokenizer.json`` of a model's folder.
 
         Args:
             end: a token that every row ends with, whether the file says so or not.
+            side: of a text that is too long, which loses tokens; "auto": the one that the file says, or the right.
 
         Raises:
             ModelLoadFailedError: it is missing or not a tokenizer, or has no such token.
         """
         try:
-            return cls(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), end)
+            return cls(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), end, side)
         except (ModelLoadFailedError, KeyboardInterrupt):
             raise
         except BaseException as error:  # the Rust side raises plain Exception, and panics with what is none
@@ -161,9 +165,15 @@ class Tokenizer:
             if len(ids) > max_length:
                 if overflow == "error":
                     raise _too_long(len(ids), max_length, name(i))
-                ids = ids[: max(0, max_length - self._closing)] + ids[len(ids) - self._closing :]
+                head = self._opening if self._from_left else max_length - self._closing
+                head = min(max(0, head), max_length)
+                ids = ids[:head] + ids[len(ids) - (max_length - head) :]
             made.append(row(ids))
         return made
+
+    def _cut(self, ids: Ids, length: int) -> Ids:
+        """As many of a text's own tokens, without the special ones."""
+        return ids[max(0, len(ids) - length) :] if self._from_left else ids[:length]
 
     def pairs(
         self, query: str, documents: Sequence[str], max_length: int, overflow: Overflow = "truncate_text"
@@ -187,7 +197,7 @@ class Tokenizer:
             if length > max_length and overflow == "error":
                 raise _too_long(length, max_length, f"items[{i}].text")
             first, second = _cut_pair(len(one), len(other), max(0, max_length - frame.length))
-            made.append(frame.row(one[:first], other[:second]))
+            made.append(frame.row(self._cut(one, first), self._cut(other, second)))
         return made
 
     def framed(
@@ -236,7 +246,7 @@ class Tokenizer:
             if not frame.length + len(ids) + min(map(len, others)):
                 raise _empty(f"items[{i}].text")
             for other, room in zip(others, rooms, strict=True):
-                made.append(frame.row(ids[:room], other))
+                made.append(frame.row(self._cut(ids, room), other))
         return made
 
     def windows(self, texts: Sequence[str], max_length: int, overlap: int) -> list[Windows]:

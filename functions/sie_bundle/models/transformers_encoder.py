@@ -260,7 +260,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Our kernels as transformers calls an attention function: [1, heads, T, head_dim] to [1, T, heads, head_dim].
 
-    Its ``sliding_window`` counts the token itself and means both sides where attention is not causal.
+    Its ``sliding_window`` counts the token itself and means both sides where attention is not causal; a causal layer
+    that is called otherwise sees as many tokens to both sides without itself, as transformers' mask has it then.
 
     Raises:
         NotPackable: the model wants what our kernels do not do.
@@ -271,11 +272,13 @@ def _attention(
         raise NotPackable(f"its attention wants {', '.join(unknown) or 'a mask'}")
     if not query.shape[2] == key.shape[2] == len(packed.ids) or query.shape[3] != value.shape[3]:
         raise NotPackable("its queries, keys and values are of different sizes")
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    own_way = bool(getattr(module, "is_causal", True))
+    causal = own_way if is_causal is None else bool(is_causal)
     if scaling is not None and abs((own := scaling * math.sqrt(query.shape[3])) - 1) > 1e-6:
         query = query * own
     q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
-    sight = Sight(causal=bool(causal), window=None if sliding_window is None else sliding_window - 1)
+    side = None if sliding_window is None else sliding_window - (causal or not own_way)
+    sight = Sight(causal=causal, window=side)
     return attend(q, k, v, packed, sight)[None], None
 
 
