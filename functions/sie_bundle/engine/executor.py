@@ -22,10 +22,10 @@ from sie_broker import clock
 from sie_bundle.engine import cores
 from sie_bundle.engine.batch import Limits, Slice, form
 from sie_bundle.engine.cores import Cores
-from sie_bundle.engine.cost import reading
+from sie_bundle.engine.cost import Reading
 from sie_bundle.engine.failure import frameless, is_out_of_memory, said, tellable
 from sie_bundle.engine.gathering import Gathering, awaited, patience_s
-from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.outputs import Outputs, all_finite
 from sie_bundle.engine.request import Forwarded, Model, Outcome, Request, gather, is_last, request_of
 from sie_bundle.engine.row import Row
 from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, SIEError, UnavailableError
@@ -151,7 +151,7 @@ class Executor:
                 raise UnavailableError(LEAVING, retry_after=1.0)
             self._cores.attended(time.thread_time(), now)
             self._queue.append(Slice(request, 0, len(rows)))
-            self.waiting_tokens += sum(request.lengths)
+            self.waiting_tokens += request.tokens
             self._gathering.tell(len(self._queue))
             self._wake()
         try:
@@ -255,7 +255,7 @@ class Executor:
     def _leave(self, rest: list[Slice], gone: Sequence[Slice]) -> None:
         """Part the queue. Counted are those that go, which are few: what stays may be hundreds of thousands of rows."""
         self._queue = rest
-        self.waiting_tokens -= sum(sum(part.lengths) for part in gone)
+        self.waiting_tokens -= sum(part.tokens for part in gone)
 
     def _may_start(self) -> bool:
         """Whether one pass more is worth a core: there is none, or a full batch for it, or a core with nothing to do.
@@ -300,11 +300,12 @@ class Executor:
         if isinstance(computed := _passed(model, rows, wanted), _Failed):
             return self._recover(batch, computed, freed)
         ended = time.monotonic()
-        lengths = [len(row) for row in rows]
+        read = Reading(sum(part.tokens for part in batch), sum(part.squares for part in batch), ended - started)
         if leads and model.fit.known:
-            self._cores.took(threads, ended - started, model.fit.seconds(lengths), ended)
+            self._cores.took(threads, read.seconds, model.fit.expected(read), ended)
         if threads in (None, self._cores.usual):
-            model.fit.observe(reading(lengths, ended - started))
+            model.fit.observe(read)
+        finite = all_finite(computed)
         outcomes: list[Outcome] = []
         with self._settling:
             self.batches += 1
@@ -315,7 +316,8 @@ class Executor:
                 for head in request.heads:
                     own[head] = computed[head][at[head] : at[head] + part.stop - part.start]
                     at[head] += part.stop - part.start
-                if (outcome := request.outcome(part, Forwarded(own, request.queued, started, ended))) is not None:
+                done = Forwarded(own, request.queued, started, ended)
+                if (outcome := request.outcome(part, done, finite=finite)) is not None:
                     outcomes.append((request, outcome))
         return self._tell(outcomes)
 

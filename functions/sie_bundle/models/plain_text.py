@@ -13,7 +13,8 @@ from typing import Self
 
 import tokenizers
 
-SPACES = str.maketrans("\t\n\r", "   ")
+UNSEEN = b"\0"
+"""Stands for every control character."""
 
 Encode = Callable[[list[str]], list[tokenizers.Encoding]]
 
@@ -29,8 +30,12 @@ class PlainText:
         # Tokens with a name of their own are looked for before a text is normalized, or after it.
         names = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         names |= {tokenizer.normalizer.normalize_str(name) for name in names}
-        self._names = {name.lower() for name in names if name}
-        self._firsts = {name[0] for name in self._names}
+        self._names = {name.lower().encode() for name in names if name}
+        self._firsts = {name[:1] for name in self._names}
+        seen = bytes(range(128)).lower() if lower else bytes(range(128))
+        spaced = (b" " if code in b"\t\n\r" else seen[code : code + 1] for code in range(128))
+        self._as_left = b"".join(one if one.decode().isprintable() else UNSEEN for one in spaced) + bytes(128)
+        """Each character of ASCII as the normalizer would leave it, by its code."""
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer) -> Self | None:
@@ -54,9 +59,11 @@ class PlainText:
         """The text as the normalizer would leave it; None: it is not plain."""
         if not text.isascii():
             return None
-        if not text.isprintable() and not (text := text.translate(SPACES)).isprintable():
+        left = text.encode().translate(self._as_left)
+        if UNSEEN in left:
             return None
-        lowered = text.lower()
-        if any(first in lowered for first in self._firsts) and any(name in lowered for name in self._names):
-            return None
-        return lowered if self._lower else text
+        lowered = left if self._lower else left.lower()
+        for first in self._firsts:
+            if first in lowered and any(name in lowered for name in self._names):
+                return None
+        return left.decode()
