@@ -22,11 +22,11 @@ from sie_bundle.engine.request import Forwarded, Model
 from sie_bundle.engine.row import Row
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.operations import encode, extract, score
-from sie_bundle.operations.operation import Operation, Plan
+from sie_bundle.operations.operation import INLINE_BODY_BYTES, Operation, Plan
 from sie_bundle.residency.residency import Residency
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
-from sie_config.model.tasks import Dense, Extract, Score, Tasks
+from sie_config.model.tasks import Dense, Extract, Multivector, Score, Tasks
 from sie_config.registry import Registry, lane_of
 from sie_sdk import results, wire
 from sie_sdk.errors import InferenceError
@@ -238,5 +238,51 @@ async def test_a_small_request_whose_texts_become_long_is_not_tokenized_on_the_e
     request = EncodeRequest([Item(text="hello world, my ship")] * texts, EncodeParams(instruction=instruction))
     await operation(Work("1", "encode", lane_of(spec), spec.id, wire.request_body(request), time.time()))
     assert places == [inline]
+    executor.close()
+    threads.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("texts", "params", "inline"),
+    [
+        (["a"] * 500, EncodeParams(output_dtype="uint8"), "parse"),
+        (["a"] * 30, EncodeParams(output_types=["multivector"]), "parse plan finish"),
+        (["hello world " * 300] * 16, EncodeParams(), "parse finish"),
+        (["hello " * 500] * 24, EncodeParams(output_types=["multivector"]), "parse"),
+        (["hello " * (INLINE_BODY_BYTES // 6 + 1)], EncodeParams(), "finish"),
+    ],
+    ids=["many", "few", "long", "long-reply", "large"],
+)
+async def test_the_event_loop_does_what_is_little_by_what_has_to_be_done(
+    tiny_folder: Path, tmp_path: Path, texts: list[str], params: EncodeParams, inline: str
+) -> None:
+    tasks = Tasks(dense=Dense(dim=32), multivector=Multivector(dim=32, projection=""))
+    spec = msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=tasks)
+    executor, threads, here = Executor(), ThreadPoolExecutor(1), list[str]()
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+
+    def told(name: str, run: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            here.extend([name] if threading.current_thread() is threading.main_thread() else [])
+            return run(*args)
+
+        return noted
+
+    def plan(model: Any, spec: ModelSpec, request: EncodeRequest) -> Plan:
+        made = encode.plan(model, spec, request)
+        return made._replace(finish=told("finish", made.finish))
+
+    operation = Operation(
+        told("parse", encode.parse),
+        told("plan", plan),
+        Registry([spec]),
+        residency,
+        executor,
+        {"interactive": threads},
+        repeated=encode.repeated,
+    )
+    body = wire.request_body(EncodeRequest([Item(text=text) for text in texts], params))
+    await operation(Work("1", "encode", lane_of(spec), spec.id, body, time.time()))
+    assert here == inline.split()
     executor.close()
     threads.shutdown()
