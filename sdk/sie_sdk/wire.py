@@ -55,7 +55,6 @@ class Limits(msgspec.Struct, frozen=True):
 
 DEFAULT_LIMITS = Limits()
 
-_MARKS = {name: name.encode() for name in bulk.MEDIA}
 _ALLOWED = {"output_types": get_args(OutputType), "output_dtype": get_args(OutputDtype)}
 
 
@@ -227,10 +226,11 @@ def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_typ
 
 def _check_media(form: _Form[T], body: bytes, content_type: str | None) -> None:
     """Refuse media beside a text: a vector of the text alone would not be what was asked for."""
-    for field, mark in _MARKS.items():
-        if mark not in body:
-            continue  # nearly always, without a look at the items
-        holder: bulk.Holder = bulk.unread(body, body_type(content_type))
+    media = body_type(content_type)
+    if bulk.is_bare(body, media, query=form is _score):
+        return
+    holder = bulk.unread(body, media)
+    for field in bulk.MEDIA:
         for index, item in enumerate([holder.query, *holder.items] if form is _score else holder.items):
             if item.has(field, empty=False):
                 raise _unreadable(form, f"{_name(form, index)}.{field}")
