@@ -229,7 +229,7 @@ def _check_media(form: _Form[T], body: bytes, content_type: str | None) -> None:
     media = body_type(content_type)
     if bulk.is_bare(body, media, query=form is _score):
         return
-    holder = bulk.unread(body, media)
+    holder: bulk.Holder = bulk.unread(body, media)
     for field in bulk.MEDIA:
         for index, item in enumerate([holder.query, *holder.items] if form is _score else holder.items):
             if item.has(field, empty=False):
