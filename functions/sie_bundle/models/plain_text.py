@@ -13,6 +13,9 @@ from typing import Self
 
 import tokenizers
 
+CHARACTERS = 8
+"""Of a text, for each token that it may have at most, are read first: a token of English has four or five."""
+
 UNSEEN = b"\0"
 """Stands for every control character."""
 
@@ -36,6 +39,10 @@ class PlainText:
         spaced = (b" " if code in b"\t\n\r" else seen[code : code + 1] for code in range(128))
         self._as_left = b"".join(one if one.decode().isprintable() else UNSEEN for one in spaced) + bytes(128)
         """Each character of ASCII as the normalizer would leave it, by its code."""
+        # Words are told by spaces and tokenized each by itself: what stands behind a space changes nothing before it.
+        by_word = isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
+        self._by_word = by_word and isinstance(tokenizer.model, tokenizers.models.WordPiece)
+        self._by_word = self._by_word and not any(name.split() != [name] for name in self._names)
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer) -> Self | None:
@@ -44,6 +51,16 @@ class PlainText:
             return None
         settings = json.loads(tokenizer.normalizer.__getstate__())
         return cls(tokenizer, lower=settings["lowercase"]) if settings["clean_text"] else None
+
+    def beginning(self, text: str, tokens: int) -> str:
+        """So much of a text that more than so many tokens are probably in it, which are the first of the whole text's.
+
+        The text itself, where it is not much longer, or that is not certain.
+        """
+        if not self._by_word or len(text) <= 2 * CHARACTERS * tokens or not text.isascii():
+            return text
+        cut = text.rfind(" ", 0, CHARACTERS * tokens)
+        return text[:cut] if cut > 0 else text
 
     def encode(self, texts: Sequence[str], special: bool, others: Encode) -> list[tokenizers.Encoding]:
         """One encoding per text, with the tokens that stand around it if ``special``; ``others`` encodes the others."""

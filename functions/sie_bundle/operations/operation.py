@@ -9,6 +9,7 @@ texts tokenized, outputs written; the rest in a pool beside the device's. What e
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
@@ -22,12 +23,13 @@ from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.request import Forwarded
 from sie_bundle.engine.row import Row
+from sie_bundle.models.spread import as_long_as
 from sie_bundle.residency.residency import Residency
 from sie_bundle.resolved import spec_of
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.profile import LORA, lora_of, options_of
 from sie_config.registry import Registry
-from sie_sdk.errors import InferenceError
+from sie_sdk.errors import DeadlineExceededError, InferenceError
 from sie_sdk.types import Priority, Timing, Usage
 from sie_sdk.wire import Request as AnyRequest
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Request = TypeVar("Request", contravariant=True)
 Parsed = TypeVar("Parsed", bound=AnyRequest)
+
+LATE = "The deadline passed while texts were tokenized."
 
 INLINE_ITEMS = 32
 """Items of a request, and rows of a plan, that may be dealt with on the event loop: each takes its time, however small
@@ -148,7 +152,20 @@ class Operation(Generic[Parsed]):
     async def _aside(self, work: Work, small: bool, run: Callable[[], T]) -> T:
         if small:
             return tellably(run)
-        return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], tellably, run)
+        left = threading.Event()
+
+        def wanted() -> None:
+            if left.is_set() or (work.deadline is not None and clock.now() > work.deadline):
+                raise DeadlineExceededError(LATE)
+
+        def unless_late() -> T:
+            with as_long_as(wanted):
+                return tellably(run)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], unless_late)
+        finally:
+            left.set()  # a thread does not hear that its caller was cancelled
 
 
 def _ms(seconds: float) -> float:
