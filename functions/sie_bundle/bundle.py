@@ -24,6 +24,7 @@ from sie_broker.records import Lane, LoadFailure
 from sie_bundle.door import Door
 from sie_bundle.engine import cores
 from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.failure import is_sound
 from sie_bundle.engine.native import KEPT
 from sie_bundle.membership import Membership
 from sie_bundle.operations import encode, extract, score
@@ -164,7 +165,14 @@ class Bundle:
         Raises:
             ConfigurationError: torch does not find the device.
         """
-        for duty in (self.presence.beat(), self._pins.follow(), self._membership.follow(), self._load_ahead()):
+        duties = (
+            self.presence.beat(),
+            self._pins.follow(),
+            self._membership.follow(),
+            self._load_ahead(),
+            self._device(),
+        )
+        for duty in duties:
             self._duties.begin(duty)
         await warming.done()
         check_device(self._settings.device)
@@ -228,7 +236,12 @@ class Bundle:
             loading=self.residency.is_loading,
             free=self.residency.free,
             relieve=self.residency.relieve,
+            sound=lambda: is_sound(settings.device),
         )
+
+    async def _device(self) -> None:
+        """Fail when the device is lost: this process can compute nothing any more, and another may."""
+        await asyncio.wrap_future(self.executor.lost)
 
     def _told(self, assignment: Assignment | None) -> None:
         """Work for whom the assigner says, and keep loaded what that pool has pinned."""
@@ -280,8 +293,10 @@ class Bundle:
         return self._settings.device.startswith("cuda")
 
     def _memory(self) -> Memory:
-        """Of the device; of a GPU only once that was found: the engine's import must not wait for a heartbeat."""
-        return Memory(0, 0) if self._on_gpu and not self._device_found.is_set() else self.residency.memory()
+        """Of the device; of a GPU only once that was found, for the engine's import must not wait for a heartbeat, and
+        as long as it is there."""
+        there = self._device_found.is_set() and not self.executor.lost.done()
+        return Memory(0, 0) if self._on_gpu and not there else self.residency.memory()
 
 
 def check_device(device: str) -> None:

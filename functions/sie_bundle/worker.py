@@ -20,7 +20,7 @@ from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
 from sie_broker.subjects import is_sink
 from sie_bundle.anteroom import Anteroom, Places
-from sie_bundle.isolation import Isolation
+from sie_bundle.isolation import SUSPECT, Isolation
 from sie_bundle.pulls import Pulls
 from sie_bundle.settings import MAX_REPLY_BYTES
 from sie_config.registry import Registry
@@ -34,6 +34,7 @@ from sie_sdk.errors import (
     QueueFullError,
     QueueUnavailableError,
     SIEError,
+    UnavailableError,
 )
 
 log = logging.getLogger("sie.bundle.worker")
@@ -181,6 +182,10 @@ class Worker:
                 return None, delivery.ack
             if isinstance(error, ModelNotFoundError) and work.spec and delivery.attempt == 1:
                 log.warning("work %s is given back: %s is not known here", work.id, work.model)
+                return None, partial(delivery.nak, UNKNOWN_S)
+            if type(error) is UnavailableError and delivery.attempt < SUSPECT:
+                # Others can. What came this often was computed alone, and may be why this one cannot: it is told.
+                log.warning("work %s is given back: %s", work.id, error)
                 return None, partial(delivery.nak, UNKNOWN_S)
             if isinstance(error, InvalidInputError | PayloadLostError):
                 settle = partial(delivery.term, error.code)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -53,6 +53,32 @@ class _Body(msgspec.Struct, frozen=True):
     query: msgspec.Raw = msgspec.Raw()
 
 
+_Nothing = Annotated[list[Any], msgspec.Meta(max_length=0)] | None
+
+
+class _Bare(msgspec.Struct, frozen=True, gc=False):
+    """An item that holds no media; reading any other into it fails."""
+
+    images: _Nothing = None
+    audio: _Nothing = None
+    video: _Nothing = None
+    document: _Nothing = None
+
+
+class _AllBare(msgspec.Struct, frozen=True):
+    items: list[_Bare]
+
+
+class _QueryToo(_AllBare, frozen=True):
+    query: _Bare
+
+
+_bare = {
+    (media, query): msgspec.json.Decoder(kind) if media == JSON else msgspec.msgpack.Decoder(kind)
+    for media in (JSON, MSGPACK)
+    for query, kind in ((False, _AllBare), (True, _QueryToo))
+}
+
 _json, _msgpack = msgspec.json.Decoder(_Body), msgspec.msgpack.Decoder(_Body)
 _json_item, _msgpack_item = msgspec.json.Decoder(Unread), msgspec.msgpack.Decoder(Unread)
 _packed = msgspec.msgpack.Decoder(dict[bytes, msgspec.Raw])
@@ -92,6 +118,15 @@ def unread(body: bytes, media: MediaType, most: int | None = None) -> Holder:
         if len(memoryview(whole.query)):
             query = (_json_item if media == JSON else _msgpack_item).decode(whole.query)
     return Holder(whole.items, query)
+
+
+def is_bare(body: bytes, media: MediaType, *, query: bool) -> bool:
+    """Whether none of a request's items, or its ``query``, holds media. Texts are passed over, not searched."""
+    try:
+        _bare[media, query].decode(body)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def crowded(body: bytes, marks: tuple[bytes, ...], limit: int) -> bool:

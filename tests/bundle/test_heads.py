@@ -18,9 +18,11 @@ from safetensors.torch import load_file, save_file
 from sie_bundle.engine.outputs import SparseRow
 from sie_bundle.engine.row import Row
 from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.heads import entries_on_device, entries_on_host
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.parameters import Parameters
-from sie_config.model.tasks import Score, Sparse, Tasks
+from sie_config.model.model_spec import ModelSpec
+from sie_config.model.tasks import Multivector, Score, Sparse, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests.bundle import test_families
 from tests.bundle.test_families import equals_transformers, load, rows_of
@@ -160,3 +162,28 @@ def test_a_judge_and_words_weights_of_gemma_keep_to_the_cap_of_its_logits(
         weights, row = np.log1p(np.maximum(logits.max(axis=0), 0)), sparse(model, own)
         assert np.array_equal(row.indices, np.flatnonzero(weights))
         assert np.abs(row.values - weights[row.indices]).max() < 2e-5
+
+
+def test_the_entries_of_sparse_rows_are_the_same_wherever_they_are_found() -> None:
+    weights = torch.relu(torch.randn(7, 90) - 1)
+    weights[3], weights[5, 2] = 0, torch.nan
+    rows = [5, 0, 3, 3, 6]
+    for host, device in zip(entries_on_host(weights, rows), entries_on_device(weights, rows), strict=True):
+        assert (host.indices.dtype, host.values.dtype) == (device.indices.dtype, device.values.dtype)
+        assert np.array_equal(host.indices, device.indices)
+        assert np.array_equal(host.values, device.values, equal_nan=True)
+
+
+@pytest.mark.parametrize("attend", [False, True])
+def test_queries_of_a_causal_model_are_not_filled_up_with_what_is_not_seen(tmp_path: Path, attend: bool) -> None:
+    random_models.make("qwen3", tmp_path)
+    late = Multivector(dim=48, projection="", query_length=8, mask="a", attend_to_mask=attend)
+    spec = ModelSpec(
+        id="random-init/late", family="qwen3", tasks=Tasks(multivector=late), sources=(), revision="random"
+    )
+    spec = msgspec.structs.replace(spec, max_sequence_length=32)
+    if attend:
+        Checkpoint(spec, tmp_path)
+    else:
+        with pytest.raises(ModelLoadFailedError, match="without being seen"):
+            Checkpoint(spec, tmp_path)

@@ -21,15 +21,16 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.request import Forwarded, Model
 from sie_bundle.engine.row import Row
 from sie_bundle.models.model import EncoderModel
+from sie_bundle.models.spread import LOT, Spread
 from sie_bundle.operations import encode, extract, score
-from sie_bundle.operations.operation import Operation, Plan
+from sie_bundle.operations.operation import INLINE_BODY_BYTES, Operation, Plan
 from sie_bundle.residency.residency import Residency
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
-from sie_config.model.tasks import Dense, Extract, Score, Tasks
+from sie_config.model.tasks import Dense, Extract, Multivector, Score, Tasks
 from sie_config.registry import Registry, lane_of
 from sie_sdk import results, wire
-from sie_sdk.errors import InferenceError
+from sie_sdk.errors import DeadlineExceededError, InferenceError
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, Priority, ScoreRequest
 from tests import tiny_model
 from tests.ingress.conftest import SPEC
@@ -240,3 +241,87 @@ async def test_a_small_request_whose_texts_become_long_is_not_tokenized_on_the_e
     assert places == [inline]
     executor.close()
     threads.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("texts", "params", "inline"),
+    [
+        (["a"] * 500, EncodeParams(output_dtype="uint8"), "parse"),
+        (["a"] * 30, EncodeParams(output_types=["multivector"]), "parse plan finish"),
+        (["hello world " * 300] * 16, EncodeParams(), "parse finish"),
+        (["hello " * 500] * 24, EncodeParams(output_types=["multivector"]), "parse"),
+        (["hello " * (INLINE_BODY_BYTES // 6 + 1)], EncodeParams(), "finish"),
+    ],
+    ids=["many", "few", "long", "long-reply", "large"],
+)
+async def test_the_event_loop_does_what_is_little_by_what_has_to_be_done(
+    tiny_folder: Path, tmp_path: Path, texts: list[str], params: EncodeParams, inline: str
+) -> None:
+    tasks = Tasks(dense=Dense(dim=32), multivector=Multivector(dim=32, projection=""))
+    spec = msgspec.structs.replace(tiny_model.spec(tiny_folder), tasks=tasks)
+    executor, threads, here = Executor(), ThreadPoolExecutor(1), list[str]()
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+
+    def told(name: str, run: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            here.extend([name] if threading.current_thread() is threading.main_thread() else [])
+            return run(*args)
+
+        return noted
+
+    def plan(model: Any, spec: ModelSpec, request: EncodeRequest) -> Plan:
+        made = encode.plan(model, spec, request)
+        return made._replace(finish=told("finish", made.finish))
+
+    operation = Operation(
+        told("parse", encode.parse),
+        told("plan", plan),
+        Registry([spec]),
+        residency,
+        executor,
+        {"interactive": threads},
+        repeated=encode.repeated,
+    )
+    body = wire.request_body(EncodeRequest([Item(text=text) for text in texts], params))
+    await operation(Work("1", "encode", lane_of(spec), spec.id, body, time.time()))
+    assert here == inline.split()
+    executor.close()
+    threads.shutdown()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_texts_that_nobody_waits_for_any_more_are_not_tokenized_further(
+    tiny_folder: Path, tmp_path: Path, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, executor, threads = tiny_model.spec(tiny_folder), Executor(), ThreadPoolExecutor(1)
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+    begun, go_on, lots = threading.Event(), threading.Event(), list[int]()
+
+    def each(texts: Sequence[str]) -> list[str]:
+        lots.append(len(texts))
+        begun.set()
+        assert go_on.wait(30)
+        return [*texts]
+
+    def plan(model: object, spec: ModelSpec, request: EncodeRequest) -> Plan:
+        Spread(1)(each, [item.text or "" for item in request.items])
+        raise AssertionError("all texts were tokenized")
+
+    operation = Operation(encode.parse, plan, Registry([spec]), residency, executor, {"interactive": threads})
+    await residency.model(spec)
+    body = wire.request_body(EncodeRequest([Item(text="a" * LOT) for _ in range(3)]))
+    work = Work("1", "encode", lane_of(spec), spec.id, body, time.time(), deadline=time.time() + 60)
+    task = asyncio.create_task(operation(work))
+    await asyncio.to_thread(begun.wait, 30)
+    if late:
+        now = time.time() + 120
+        monkeypatch.setattr("sie_broker.clock.now", lambda: now)
+    else:
+        task.cancel()
+        await asyncio.wait([task])
+    go_on.set()
+    with pytest.raises(DeadlineExceededError if late else asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(threads.shutdown)
+    assert lots == [1]
+    executor.close()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from sie_bundle.models.plain_text import PlainText
+from sie_bundle.models.plain_text import Encode, PlainText
 from sie_bundle.models.tokenization import Tokenizer
 
 FRAGMENTS = ("[SEP]", "[sep]", "[", "<x>", "Ärger", "arger", "NEW", "new", "hello", "World", "don't", "é", "中", "K")
@@ -93,3 +93,41 @@ def test_a_tokenizer_takes_that_way_by_itself(tiny_folder: Path, monkeypatch: py
     tokenizer.rows(["hello world"], 8)
     tokenizer.windows(["hello world"], 8, 2)  # which needs to know where each token stands
     assert seen == ["hello world"]
+
+
+PIECES = (*FRAGMENTS, " ", "  ", "\n", "\x01", "abcdefgh" * 40)
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=40).map("".join), st.booleans())
+def test_the_beginning_of_a_text_has_the_first_tokens_of_the_whole(text: str, lowercase: bool) -> None:
+    whole = TOKENIZERS[lowercase]
+    plain = PlainText.of(whole)
+    assert plain
+    ids = whole.encode(text, add_special_tokens=False).ids
+    beginning = whole.encode(plain.beginning(text, 4), add_special_tokens=False).ids
+    assert ids[: len(beginning)] == beginning
+
+
+def test_a_long_text_is_read_as_far_as_its_tokens_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["hello " * 5_000, "hello" + " " * 5_000 + "world new", "x" * 500, "hello"]
+    tokenizer, read = Tokenizer(made(lowercase=True)), list[str]()
+    plain = tokenizer._plain
+    assert plain
+    encode = plain.encode
+
+    def noted(texts: list[str], special: bool, others: Encode) -> list[tokenizers.Encoding]:
+        read.extend(texts)
+        return encode(texts, special, others)
+
+    monkeypatch.setattr(plain, "encode", noted)
+    rows = [own.ids.tolist() for own in tokenizer.rows(texts, 6)]
+    assert texts[0] not in read and texts[1] in read, "the second has more tokens behind its spaces"
+    monkeypatch.setattr(plain, "_by_word", False)
+    assert [own.ids.tolist() for own in tokenizer.rows(texts, 6)] == rows and texts[0] in read
+
+
+def test_where_a_name_has_a_space_in_it_all_of_a_text_is_read() -> None:
+    tokenizer = made(lowercase=True)
+    tokenizer.add_tokens([tokenizers.AddedToken("hello world")])
+    plain = PlainText.of(tokenizer)
+    assert plain and plain.beginning(text := "hello " * 5_000, 4) is text

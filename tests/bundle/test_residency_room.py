@@ -21,6 +21,7 @@ from sie_bundle.engine.row import Row
 from sie_bundle.models.model import Model
 from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
+from sie_bundle.residency.residency import FREE_S
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import OutOfMemoryError
 from tests import tiny_model
@@ -201,6 +202,29 @@ async def test_a_scarce_machine_lets_the_largest_go_first_but_not_the_only_one(
     assert models.ease() and len(models.resident()) == 2
     assert models.ease() and models.ease()
     assert models.resident() == (specs_[-1].id,)
+
+
+async def test_what_is_kept_of_freed_memory_is_returned_before_a_model_goes_but_not_again_at_once(
+    tiny_folder: Path, tmp_path: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, returned = 90, 0
+
+    def free() -> None:
+        nonlocal kept, returned
+        kept, returned = 0, returned + 1
+
+    models = residency(tmp_path, loads, clock, reading=lambda: Memory(5 + kept << 30, 100 << 30))
+    monkeypatch.setattr(models, "free", free)
+    kept = 0
+    for spec in specs(tiny_folder, 2):
+        await models.model(spec)
+    kept = 90
+    assert not models.ease() and (kept, returned, len(models.resident())) == (0, 1, 2)
+    kept = 90
+    assert models.ease() and len(models.resident()) == 1
+    clock.now += FREE_S
+    kept, returned = 90, 0
+    assert not models.ease() and (returned, len(models.resident())) == (1, 1)
 
 
 async def test_on_a_scarce_machine_a_load_is_paid_for_by_an_eviction(

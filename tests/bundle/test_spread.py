@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_bundle.models.spread import PART, Spread
+from sie_bundle.models.spread import LOT, PART, Spread, as_long_as
 
 LONG = ["a" * PART, "b" * PART, "c"]
 
@@ -91,3 +91,44 @@ def test_an_error_reaches_the_caller_and_takes_no_core_along() -> None:
 
 def test_the_library_has_no_threads_of_its_own_unless_somebody_says_so() -> None:
     assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+
+
+def test_what_nobody_wants_any_more_ends_after_the_lot_that_is_done() -> None:
+    spread, calls = Spread(2), list[Sequence[str]]()
+
+    def counted(texts: Sequence[str]) -> list[str]:
+        calls.append(texts)
+        return upper(texts)
+
+    def wanted() -> None:
+        if calls:
+            raise TimeoutError
+
+    lot = "a" * LOT
+    with as_long_as(wanted), pytest.raises(TimeoutError):
+        Spread(1)(counted, [lot] * 5)
+    assert calls == [[lot]]
+    assert spread(counted, [lot] * 2) == upper([lot] * 2), "whoever comes after is not asked"
+
+
+def test_parts_that_have_not_begun_end_with_the_one_that_failed() -> None:
+    spread, begun, go = Spread(3), threading.Semaphore(0), threading.Event()
+
+    def hold() -> None:
+        begun.release()
+        assert go.wait(30)
+
+    def fails(texts: Sequence[str]) -> list[str]:
+        calls.append(texts)
+        raise ValueError
+
+    held, calls = [spread._threads.submit(hold) for _ in range(2)], list[Sequence[str]]()
+    for _ in held:
+        assert begun.acquire(timeout=30)
+    with pytest.raises(ValueError):
+        spread(fails, ["a" * PART] * 3)
+    go.set()
+    for each in held:
+        each.result(30)
+    spread._threads.shutdown()
+    assert len(calls) == 1

@@ -106,7 +106,7 @@ def test_pinned_ones_stay_whatever_is_asked() -> None:
     some.put("a", Thing(), 60)
     some.put("b", Thing(), 40)
     assert some.most("c") == 40 and some.most("a") == 100
-    assert not some.make_room("c", 50, scarce=1000)
+    assert not some.make_room("c", 50) and some.make_room("c", 40, scarce=1000)
     assert some.names() == ("a",)
     assert some.relieve() is None
 
@@ -125,6 +125,14 @@ def test_scarce_memory_drives_nobody_out_who_is_in_use() -> None:
     some.put("a", user, 300)
     assert some.make_room("c", 10, scarce=250)
     assert some.find("a") is user
+
+
+def test_nobody_goes_in_vain_beside_what_is_on_its_way_in() -> None:
+    some = tier()
+    some.reserve("a", 80)
+    some.put("b", Thing(), 10)
+    assert not some.make_room("c", 40) and some.names() == ("b",)
+    assert some.make_room("c", 20) and some.names() == ()
 
 
 def test_relief_comes_from_one_that_is_idle() -> None:

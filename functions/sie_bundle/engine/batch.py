@@ -34,6 +34,13 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
     """Whether it stands back for those that are not."""
     queued: float = 0.0
     """When it came, on the clock of ``now``."""
+    tokens: int = 0
+    """Of all rows; counted once, when it is made, like ``squares``, the sum of their squared lengths."""
+    squares: int = 0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "tokens", sum(self.lengths))
+        msgspec.structs.force_setattr(self, "squares", _squares(self.lengths))
 
 
 class Slice(NamedTuple):
@@ -46,6 +53,18 @@ class Slice(NamedTuple):
     @property
     def lengths(self) -> tuple[int, ...]:
         return self.entry.lengths[self.start : self.stop]
+
+    @property
+    def tokens(self) -> int:
+        return self.entry.tokens if self._whole else sum(self.lengths)
+
+    @property
+    def squares(self) -> int:
+        return self.entry.squares if self._whole else _squares(self.lengths)
+
+    @property
+    def _whole(self) -> bool:
+        return self.stop - self.start == len(self.entry.lengths)
 
 
 class Limits(NamedTuple):
@@ -63,9 +82,9 @@ class _Room:
         self._limits = limits
         self._cost, self._tokens = limits.ceiling, limits.tokens
 
-    def takes(self, lengths: Sequence[int], *, always: bool = False) -> bool:
-        """Whether rows of those lengths fit, or are to go in ``always``; then they are in."""
-        price, tokens = cost(lengths, self._limits.quadratic), sum(lengths)
+    def takes(self, tokens: int, squares: int, *, always: bool = False) -> bool:
+        """Whether rows of so many tokens fit, or are to go in ``always``; then they are in."""
+        price = tokens + self._limits.quadratic * squares
         if not always and (price > self._cost or tokens > self._tokens):
             return False
         self._cost, self._tokens = self._cost - price, self._tokens - tokens
@@ -91,7 +110,11 @@ class Formed(NamedTuple):
 
 def cost(lengths: Sequence[int], quadratic: float = 0.0) -> float:
     """What rows cost the device, in tokens: linear layers by token, attention by ``quadratic`` per squared length."""
-    return sum(lengths) + quadratic * sum(length * length for length in lengths)
+    return sum(lengths) + quadratic * _squares(lengths)
+
+
+def _squares(lengths: Sequence[int]) -> int:
+    return sum(length * length for length in lengths)
 
 
 def form(
@@ -138,7 +161,8 @@ def form(
     for some, share in ((interactive, 1.0), (bulk, 1.0 if leader.entry.bulk else BULK_SHARE)):
         room.keep(share)
         for part in some:
-            if part.entry.key == key and room.may_take(part.stop - part.start) and room.takes(part.lengths):
+            of_it = part.entry.key == key and room.may_take(part.stop - part.start)
+            if of_it and room.takes(part.tokens, part.squares):
                 batch.append(part)
             else:
                 rest.append(part)
@@ -160,6 +184,6 @@ def _bulk_leads(interactive: Sequence[Slice], bulk: Sequence[Slice], now: float,
 def _rows_that_fit(part: Slice, room: _Room) -> int:
     """Put as many of its rows into the room as fit, one at least."""
     for rows, length in enumerate(part.lengths):
-        if not room.takes((length,), always=rows == 0):
+        if not room.takes(length, length * length, always=rows == 0):
             return rows
     return len(part.lengths)

@@ -59,8 +59,11 @@ class Fit:
 
     def seconds(self, lengths: Sequence[int]) -> float:
         """What a pass over rows of those lengths is expected to take."""
-        tokens, squares, _ = reading(lengths, 0.0)
-        return self.start + self.per_token * tokens + self.per_square * squares
+        return self.expected(reading(lengths, 0.0))
+
+    def expected(self, like: Reading) -> float:
+        """What a pass over as many tokens is expected to take."""
+        return self.start + self.per_token * like.tokens + self.per_square * like.squares
 
     def tokens_within(self, seconds: float) -> float:
         """How many tokens, squares counted in, fit into that time; infinite while nothing was measured."""

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
@@ -21,18 +22,20 @@ from sie_broker import clock
 from sie_bundle.engine import cores
 from sie_bundle.engine.batch import Limits, Slice, form
 from sie_bundle.engine.cores import Cores
-from sie_bundle.engine.cost import reading
+from sie_bundle.engine.cost import Reading
 from sie_bundle.engine.failure import frameless, is_out_of_memory, said, tellable
 from sie_bundle.engine.gathering import Gathering, awaited, patience_s
-from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.outputs import Outputs, all_finite
 from sie_bundle.engine.request import Forwarded, Model, Outcome, Request, gather, is_last, request_of
 from sie_bundle.engine.row import Row
-from sie_sdk.errors import DeadlineExceededError, OutOfMemoryError, SIEError, UnavailableError
+from sie_sdk.errors import DeadlineExceededError, InferenceError, OutOfMemoryError, SIEError, UnavailableError
 
 log = logging.getLogger("sie.bundle.executor")
 
 LATE = "The deadline passed while the request waited for the device."
 TOO_LARGE = "The device has not the memory for this item now."
+LEAVING = "This worker is leaving."
+BESIDE = "Something beside the model's pass failed."
 
 
 class _Failed(NamedTuple):
@@ -55,6 +58,8 @@ class Executor:
         loading: whether a model is being loaded on the same cores.
         free: returns memory of the device that nobody uses to it, after a forward pass ran out of it.
         relieve: lets go of something for the next try; returns whether there was anything.
+        sound: whether the device still computes; asked when a pass has failed. Where it does not, nothing is tried
+            again: whoever waits is told that this worker leaves, which others do not.
     """
 
     def __init__(
@@ -68,17 +73,22 @@ class Executor:
         loading: Callable[[], bool] = lambda: False,
         free: Callable[[], None] = lambda: None,
         relieve: Callable[[], bool] = lambda: False,
+        sound: Callable[[], bool] = lambda: True,
     ) -> None:
         self.texts_computed = 0
         self.batches = 0
         self.running = 0
         """Forward passes now."""
+        self.lost = Future[None]()
+        """Fails when the device, or a thread of it, is lost for good: this worker is to leave."""
+        self.lost.set_running_or_notify_cancel()  # no longer cancelled by whoever stops waiting
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_s = max_batch_s
         self._cores = Cores(threads, alone, count)
         self._loading = loading
         self._free = free
         self._relieve = relieve
+        self._sound = sound
         self._queue: list[Slice] = []
         self.waiting_tokens = 0
         """Tokens queued in front of the device."""
@@ -119,7 +129,7 @@ class Executor:
             InferenceError: an output is not finite; ``details`` have its ``row``. Other requests are unaffected.
             OutOfMemoryError: the device has not the memory for a single row.
             DeadlineExceededError: the deadline passed while it was queued.
-            UnavailableError: the executor is closed.
+            UnavailableError: this worker leaves: the executor is closed, or the device is lost.
         """
         answer: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
         now = time.monotonic()
@@ -138,10 +148,10 @@ class Executor:
         )
         with self._lock:
             if self._closing:
-                raise UnavailableError("This worker is leaving.", retry_after=1.0)
+                raise UnavailableError(LEAVING, retry_after=1.0)
             self._cores.attended(time.thread_time(), now)
             self._queue.append(Slice(request, 0, len(rows)))
-            self.waiting_tokens += sum(request.lengths)
+            self.waiting_tokens += request.tokens
             self._gathering.tell(len(self._queue))
             self._wake()
         try:
@@ -152,29 +162,62 @@ class Executor:
     def close(self, within_s: float = threading.TIMEOUT_MAX) -> None:
         """Refuse new work, finish what is queued and end the threads. Blocks until then, so many seconds at most."""
         until = time.monotonic() + within_s
+        self._refuse()
+        for stream in self._streams:
+            stream.join(max(0.0, until - time.monotonic()))
+
+    def _refuse(self) -> None:
+        """Take nothing more in, and wake all streams."""
         with self._lock:
             self._closing = True
             while self._idle:
                 self._wake()
             self._gathering.close()
-        for stream in self._streams:
-            stream.join(max(0.0, until - time.monotonic()))
 
     def _run(self, leads: bool) -> None:
         """One stream, until the end. The one that ``leads`` takes whatever comes while all are idle (``cores``)."""
         threads: int | None = None
         batch: list[Slice] = []
         took_s = 0.0
-        while (formed := self._next(leads, batch, took_s)) is not None:
-            if batch := formed:
-                began = time.monotonic()
-                beside = self.running - 1 + len(self._queue) + self._loading()
-                wanted = self._cores.of_pass(leads=leads, beside=beside, now=began)
-                if wanted != threads:
-                    cores.take(wanted)  # not before the first batch: an idle executor does not need torch
-                    threads = wanted
-                self._compute(batch, leads, threads)
-                took_s = time.monotonic() - began
+        try:
+            while (formed := self._next(leads, batch, took_s)) is not None:
+                if batch := formed:
+                    began = time.monotonic()
+                    threads = self._pass(batch, leads, threads)
+                    took_s = time.monotonic() - began
+        except BaseException as error:
+            log.critical("the device is lost, and this worker leaves", exc_info=error)
+            self._give_up(batch, frameless(tellable(error)))
+
+    def _pass(self, batch: list[Slice], leads: bool, threads: int | None) -> int | None:
+        """One forward pass, whatever happens around it; returns on how many threads. This one had ``threads``.
+
+        Raises:
+            BaseException: what failed, if the device is not sound.
+        """
+        try:
+            beside = self.running - 1 + len(self._queue) + self._loading()
+            wanted = self._cores.of_pass(leads=leads, beside=beside, now=time.monotonic())
+            if wanted != threads:
+                cores.take(wanted)  # not before the first batch: an idle executor does not need torch
+                threads = wanted
+            self._compute(batch, leads, threads)
+        except BaseException:
+            if not self._sound():
+                raise
+            log.exception("a batch of %d requests failed beside its pass", len(batch))
+            self._tell([(request_of(part), InferenceError(BESIDE, hint="See this worker's log.")) for part in batch])
+        return threads
+
+    def _give_up(self, batch: list[Slice], error: Exception) -> None:
+        """Leave what this stream has and what is queued to other workers."""
+        self._refuse()
+        with self._lock:
+            queue = list(self._queue)
+            self._leave([], queue)
+            if not self.lost.done():
+                self.lost.set_exception(error)
+        self._tell([(request_of(part), UnavailableError(LEAVING, retry_after=1.0)) for part in (*batch, *queue)])
 
     def _next(self, leads: bool, before: list[Slice], took_s: float) -> list[Slice] | None:
         """Wait for work and form a batch; None when closing and nothing is left.
@@ -212,7 +255,7 @@ class Executor:
     def _leave(self, rest: list[Slice], gone: Sequence[Slice]) -> None:
         """Part the queue. Counted are those that go, which are few: what stays may be hundreds of thousands of rows."""
         self._queue = rest
-        self.waiting_tokens -= sum(sum(part.lengths) for part in gone)
+        self.waiting_tokens -= sum(part.tokens for part in gone)
 
     def _may_start(self) -> bool:
         """Whether one pass more is worth a core: there is none, or a full batch for it, or a core with nothing to do.
@@ -257,11 +300,12 @@ class Executor:
         if isinstance(computed := _passed(model, rows, wanted), _Failed):
             return self._recover(batch, computed, freed)
         ended = time.monotonic()
-        lengths = [len(row) for row in rows]
+        read = Reading(sum(part.tokens for part in batch), sum(part.squares for part in batch), ended - started)
         if leads and model.fit.known:
-            self._cores.took(threads, ended - started, model.fit.seconds(lengths), ended)
+            self._cores.took(threads, read.seconds, model.fit.expected(read), ended)
         if threads in (None, self._cores.usual):
-            model.fit.observe(reading(lengths, ended - started))
+            model.fit.observe(read)
+        finite = all_finite(computed)
         outcomes: list[Outcome] = []
         with self._settling:
             self.batches += 1
@@ -272,12 +316,20 @@ class Executor:
                 for head in request.heads:
                     own[head] = computed[head][at[head] : at[head] + part.stop - part.start]
                     at[head] += part.stop - part.start
-                if (outcome := request.outcome(part, Forwarded(own, request.queued, started, ended))) is not None:
+                done = Forwarded(own, request.queued, started, ended)
+                if (outcome := request.outcome(part, done, finite=finite)) is not None:
                     outcomes.append((request, outcome))
         return self._tell(outcomes)
 
     def _recover(self, batch: list[Slice], failed: _Failed, freed: bool) -> None:
-        """Out of memory: free what is unused, then what is idle, then halve. Any other failure: each request alone."""
+        """Out of memory: free what is unused, then what is idle, then halve. Any other failure: each request alone.
+
+        Raises:
+            Exception: what it failed with, if the device is not sound.
+        """
+        if not self._sound():
+            log.error("a pass failed, and with it the device:\n%s", failed.trace)
+            raise failed.error
         if not (batch := [part for part in batch if not part.entry.gone()]):
             return None
         if exhausted := is_out_of_memory(failed.error):

@@ -1,6 +1,8 @@
-"""Failures of what models and the libraries below them do: whether memory ran out, and what callers can be told.
+"""Failures of what models and the libraries below them do: whether memory ran out or the device is lost by them, and
+what callers can be told.
 
-Not here: what becomes of a batch that failed (``executor``) or of a load (``residency.load_failure``). No torch.
+Not here: what becomes of a batch that failed (``executor``) or of a load (``residency.load_failure``). Imports torch
+only to ask a GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +27,23 @@ def is_out_of_memory(error: Exception) -> bool:
         or (isinstance(error, RuntimeError) and any(short in said(error) for short in SHORT))
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     )
+
+
+def is_sound(device: str) -> bool:
+    """Whether a device, as torch names it, still computes; to be asked after a failure.
+
+    A kernel that reads where it must not, or memory that fails, breaks a process's CUDA context, and every call after
+    that fails likewise until the process ends. Any other failure is one of its own call.
+    """
+    if device.split(":")[0] != "cuda":
+        return True
+    import torch
+
+    try:
+        torch.cuda.synchronize(device)
+    except Exception:
+        return False
+    return True
 
 
 def said(error: BaseException) -> str:

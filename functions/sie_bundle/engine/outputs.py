@@ -5,6 +5,7 @@ Owns joining what several batches computed and the check that numbers are finite
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -30,6 +31,17 @@ def count(by_head: Mapping[str, Outputs]) -> int:
     return len(next(iter(by_head.values())))
 
 
+def size(by_head: Mapping[str, Outputs]) -> int:
+    """How many bytes they take."""
+    return sum(map(_size, by_head.values()))
+
+
+def _size(rows: Outputs) -> int:
+    if isinstance(rows, np.ndarray):
+        return rows.nbytes
+    return sum(row.indices.nbytes + row.values.nbytes if isinstance(row, SparseRow) else row.nbytes for row in rows)
+
+
 def join(parts: Sequence[Outputs]) -> Outputs:
     """Parts of one head's outputs in one, in order."""
     if len(parts) == 1:
@@ -37,6 +49,21 @@ def join(parts: Sequence[Outputs]) -> Outputs:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(cast("Sequence[Floats]", parts))
     return cast("list[Floats]", [row for part in parts for row in part])
+
+
+def all_finite(by_head: Mapping[str, Outputs]) -> bool:
+    """Whether certainly all numbers are finite; False also where that is only found row by row.
+
+    One product says it of a matrix, in half of the time that a look at each number takes.
+    """
+    for rows in by_head.values():
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.float32:
+            return False
+        numbers = rows.ravel()
+        with np.errstate(over="ignore"):
+            if not math.isfinite(np.dot(numbers, numbers)):
+                return False
+    return True
 
 
 def first_not_finite(by_head: Mapping[str, Outputs]) -> int | None:

@@ -182,16 +182,18 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
         ValueError: one is empty, of which there is nothing to pool: what lies before it would be read for its own.
     """
     # By Python's own sort: numpy's lets go of the lock, like some of its other functions.
-    order = sorted(range(len(rows)), key=lambda i: (len(rows[i].ids), rows[i].seen))
+    of_rows, seen = [len(row.ids) for row in rows], [row.seen for row in rows]
+    keys: Sequence[Any] = of_rows if seen == of_rows else list(zip(of_rows, seen, strict=True))
+    order = sorted(range(len(rows)), key=keys.__getitem__)
     sorted_rows = [rows[i] for i in order]
-    lengths = [len(row.ids) for row in sorted_rows]
+    lengths = [of_rows[i] for i in order]
     if not lengths[0]:
         raise ValueError("a row without tokens")
     bounds = _bounds(lengths)
     places, starts = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     places[order], starts[order] = np.arange(len(rows)), bounds[:-1]
     types = None
-    if any(row.second < len(row.ids) for row in sorted_rows):
+    if [row.second for row in rows] != of_rows:
         types = np.concatenate([_counted(len(row.ids)) >= row.second for row in sorted_rows]).astype(np.int64)
     return Packed(
         tokens=Tokens(
@@ -199,11 +201,11 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
             positions=np.concatenate([_counted(length) for length in lengths]),
             types=types,
             bounds=bounds,
-            seen=np.array([row.seen for row in sorted_rows], np.int32),
+            seen=np.array([seen[i] for i in order], np.int32),
         ),
         device=device,
         starts=starts,
-        lengths=np.array([len(row.ids) for row in rows]),
+        lengths=np.array(of_rows),
         places=places,
         longest=lengths[-1],
         rows=rows,

@@ -48,10 +48,13 @@ class Request(Entry, frozen=True, eq=False, kw_only=True):
     answer: asyncio.Future[Forwarded]
     done: dict[int, Forwarded]
 
-    def outcome(self, part: Slice, done: Forwarded) -> Forwarded | Exception | None:
-        """What to tell it after its part of a batch, if anything; an output that is not finite fails it alone."""
+    def outcome(self, part: Slice, done: Forwarded, *, finite: bool = False) -> Forwarded | Exception | None:
+        """What to tell it after its part of a batch, if anything; an output that is not finite fails it alone.
+
+        ``finite``: it is known that all outputs are.
+        """
         try:
-            if (bad := outputs.first_not_finite(done.outputs)) is None:
+            if finite or (bad := outputs.first_not_finite(done.outputs)) is None:
                 return self._add(part, done)
         except Exception as error:  # an adapter's outputs that are no numbers, or of another shape in each slice
             return frameless(error)

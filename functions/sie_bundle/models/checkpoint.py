@@ -141,6 +141,11 @@ class Checkpoint:
                 raise ModelLoadFailedError(
                     f"{spec.id} sees {narrowest} tokens to each side, its queries are filled up to {late.query_length}."
                 )
+            if late.query_length and self.architecture.family.causal:
+                raise ModelLoadFailedError(
+                    f"{spec.id} sees what stands before each token, its queries are filled up without being seen.",
+                    hint="Set attend_to_mask: kernels for GPUs count a causal token's place from the last one seen.",
+                )
         # A template of a causal reranker is text with special tokens in it.
         if config.vocab_size < self.tokenizer.vocabulary and (
             spec.tasks.score or not self.tokenizer.confine(config.vocab_size)

@@ -13,7 +13,11 @@ from typing import Self
 
 import tokenizers
 
-SPACES = str.maketrans("\t\n\r", "   ")
+CHARACTERS = 8
+"""Of a text, for each token that it may have at most, are read first: a token of English has four or five."""
+
+UNSEEN = b"\0"
+"""Stands for every control character."""
 
 Encode = Callable[[list[str]], list[tokenizers.Encoding]]
 
@@ -29,8 +33,16 @@ class PlainText:
         # Tokens with a name of their own are looked for before a text is normalized, or after it.
         names = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         names |= {tokenizer.normalizer.normalize_str(name) for name in names}
-        self._names = {name.lower() for name in names if name}
-        self._firsts = {name[0] for name in self._names}
+        self._names = {name.lower().encode() for name in names if name}
+        self._firsts = {name[:1] for name in self._names}
+        seen = bytes(range(128)).lower() if lower else bytes(range(128))
+        spaced = (b" " if code in b"\t\n\r" else seen[code : code + 1] for code in range(128))
+        self._as_left = b"".join(one if one.decode().isprintable() else UNSEEN for one in spaced) + bytes(128)
+        """Each character of ASCII as the normalizer would leave it, by its code."""
+        # Words are told by spaces and tokenized each by itself: what stands behind a space changes nothing before it.
+        by_word = isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
+        self._by_word = by_word and isinstance(tokenizer.model, tokenizers.models.WordPiece)
+        self._by_word = self._by_word and not any(name.split() != [name] for name in self._names)
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer) -> Self | None:
@@ -39,6 +51,16 @@ class PlainText:
             return None
         settings = json.loads(tokenizer.normalizer.__getstate__())
         return cls(tokenizer, lower=settings["lowercase"]) if settings["clean_text"] else None
+
+    def beginning(self, text: str, tokens: int) -> str:
+        """So much of a text that more than so many tokens are probably in it, which are the first of the whole text's.
+
+        The text itself, where it is not much longer, or that is not certain.
+        """
+        if not self._by_word or len(text) <= 2 * CHARACTERS * tokens or not text.isascii():
+            return text
+        cut = text.rfind(" ", 0, CHARACTERS * tokens)
+        return text[:cut] if cut > 0 else text
 
     def encode(self, texts: Sequence[str], special: bool, others: Encode) -> list[tokenizers.Encoding]:
         """One encoding per text, with the tokens that stand around it if ``special``; ``others`` encodes the others."""
@@ -54,9 +76,11 @@ class PlainText:
         """The text as the normalizer would leave it; None: it is not plain."""
         if not text.isascii():
             return None
-        if not text.isprintable() and not (text := text.translate(SPACES)).isprintable():
+        left = text.encode().translate(self._as_left)
+        if UNSEEN in left:
             return None
-        lowered = text.lower()
-        if any(first in lowered for first in self._firsts) and any(name in lowered for name in self._names):
-            return None
-        return lowered if self._lower else text
+        lowered = left if self._lower else left.lower()
+        for first in self._firsts:
+            if first in lowered and any(name in lowered for name in self._names):
+                return None
+        return left.decode()

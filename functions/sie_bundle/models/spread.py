@@ -1,16 +1,18 @@
 """Many texts are tokenized by several threads, as long as there are cores on which nobody tokenizes.
 
-Owns how many threads a list of texts takes. The tokenizers library has threads of its own for that, and they are off:
-a request goes through them even where it is alone on its core, and where many ask at once they are more than there are
-cores. What that is worth is measured in ``docs/engine.md``.
+Owns how many threads a list of texts takes, and that it ends early where nobody waits for it any more. The tokenizers
+library has threads of its own, and they are off: a request goes through them even where it is alone on its core, and
+where many ask at once they are more than there are cores. What that is worth is measured in ``docs/engine.md``.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from sie_bundle.engine import cores
@@ -19,11 +21,26 @@ T = TypeVar("T")
 
 PART = 16_384
 """Characters that are worth a thread of their own: some 4 ms."""
+LOT = 65_536
+"""Characters that are tokenized before it is looked again whether somebody still waits for them: some 20 ms."""
 MOST = 16
 """Threads at most, however many cores there are: beyond, Python is what is waited for."""
 
 # Read by the library at each call. Whoever sets it means it.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+_wanted: ContextVar[Callable[[], None]] = ContextVar("wanted", default=lambda: None)
+
+
+@contextmanager
+def as_long_as(wanted: Callable[[], None]) -> Iterator[None]:
+    """Let what this thread spreads end with what ``wanted`` raises, soon after it does. Asked by several threads."""
+    token = _wanted.set(wanted)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
 
 
 class Spread:
@@ -38,19 +55,26 @@ class Spread:
         with all of them, or with some at a time in several threads at once.
 
         Raises:
-            Exception: what ``each`` raises; the first that did.
+            Exception: what ``each`` raises; the first that did. Or what `as_long_as` was given.
         """
+        wanted, others = _wanted.get(), list[Future[list[T]]]()
+
+        def part(some: Sequence[Any]) -> list[T]:
+            return [one for lot in _lots(some) for one in _made(wanted, each, lot)]
+
         taken = self._take(max(1, min(len(texts), sum(map(len, texts)) // PART)))
         try:
             if taken < 2:
-                return each(texts)
-            others = [self._threads.submit(each, texts[part::taken]) for part in range(1, taken)]
+                return part(texts)
+            others += [self._threads.submit(part, texts[number::taken]) for number in range(1, taken)]
             made: list[Any] = [None] * len(texts)
-            made[::taken] = each(texts[::taken])
-            for part, other in enumerate(others, 1):
-                made[part::taken] = other.result()
+            made[::taken] = part(texts[::taken])
+            for number, other in enumerate(others, 1):
+                made[number::taken] = other.result()
             return made
         finally:
+            for other in others:
+                other.cancel()  # one that has not begun is not wanted, where another failed
             if taken:
                 self._free.release(taken)
 
@@ -60,6 +84,22 @@ class Spread:
         while taken < wanted and self._free.acquire(blocking=False):
             taken += 1
         return taken
+
+
+def _made(wanted: Callable[[], None], each: Callable[[Sequence[Any]], list[T]], lot: Sequence[Any]) -> list[T]:
+    wanted()
+    return each(lot)
+
+
+def _lots(texts: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The texts in order, as many at a time as have `LOT` characters, one at least."""
+    start = size = 0
+    for stop, text in enumerate(texts):
+        if size >= LOT:
+            yield texts[start:stop]
+            start, size = stop, 0
+        size += len(text)
+    yield texts[start:] if start else texts
 
 
 spread = Spread(min(MOST, cores.available()))

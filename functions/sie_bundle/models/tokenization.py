@@ -157,9 +157,13 @@ class Tokenizer:
             InputTooLongError: a text has more tokens and ``overflow`` is "error"; it is called by its ``name``.
             InvalidInputError: a text is not valid Unicode, or has no tokens at all.
         """
-        made = []
-        for i, encoding in enumerate(self._encode(texts, name=name)):
+        made, read = [], texts
+        if self._plain and overflow == "truncate_text":
+            read = [self._plain.beginning(text, max_length) for text in texts]
+        for i, encoding in enumerate(self._encode(read, name=name)):
             ids = encoding.ids
+            if len(ids) <= max_length and read[i] is not texts[i]:  # then more of it counts
+                ids = self._encode(texts[i : i + 1], name=name)[0].ids
             if not ids:
                 raise _empty(name(i))
             if len(ids) > max_length:

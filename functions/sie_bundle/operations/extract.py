@@ -40,6 +40,9 @@ MAX_PAIRS = 16_384
 MAX_SCORES = 1 << 26
 """Spans times labels of one request: 256 MB while it is computed."""
 
+INLINE_TOKENS = 1024
+"""Tokens of a request whose labels are put together on the event loop: some 4 KB of text."""
+
 INLINE_SCORES = 10_000
 """Scores of a small request that are looked through on the event loop: some 0.4 ms."""
 
@@ -115,7 +118,8 @@ def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extr
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
         return _reply(spec, request, extracted(computed), timing, usage)
 
-    return Plan(rows, ["token_logits"], finish, item=_item_of([len(own.rows) for own in windows]))
+    long = sum(map(len, rows)) > INLINE_TOKENS
+    return Plan(rows, ["token_logits"], finish, long, item=_item_of([len(own.rows) for own in windows]))
 
 
 def _classes(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:

@@ -1,13 +1,15 @@
 """One operation of a bundle, from a request's bytes to the reply's: the way encode, score and extract share.
 
-Parse, load, tokenize, forward, finish, and the clock readings between them. Owns the order and the threads: short
-requests are tokenized and finished on the event loop, since two hops between threads take longer than they do; the
-others in a pool beside the device's. What each operation does differently stands in ``encode``, ``score``, ``extract``.
+Parse, load, tokenize, forward, finish, and the clock readings between them. Owns the order and the threads: what takes
+less than a hop to another thread and back is done on the event loop, by what it is that has to be done: bytes read,
+texts tokenized, outputs written; the rest in a pool beside the device's. What each operation does differently stands in
+``encode``, ``score``, ``extract``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
@@ -15,17 +17,19 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 from sie_broker import clock
 from sie_broker.records import Work
+from sie_bundle.engine import outputs
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.request import Forwarded
 from sie_bundle.engine.row import Row
+from sie_bundle.models.spread import as_long_as
 from sie_bundle.residency.residency import Residency
 from sie_bundle.resolved import spec_of
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.profile import LORA, lora_of, options_of
 from sie_config.registry import Registry
-from sie_sdk.errors import InferenceError
+from sie_sdk.errors import DeadlineExceededError, InferenceError
 from sie_sdk.types import Priority, Timing, Usage
 from sie_sdk.wire import Request as AnyRequest
 
@@ -36,9 +40,20 @@ T = TypeVar("T")
 Request = TypeVar("Request", contravariant=True)
 Parsed = TypeVar("Parsed", bound=AnyRequest)
 
+LATE = "The deadline passed while texts were tokenized."
+
+INLINE_ITEMS = 32
+"""Items of a request, and rows of a plan, that may be dealt with on the event loop: each takes its time, however small
+it is."""
+
+INLINE_BODY_BYTES = 256 * 1024
+"""Bodies up to this size are parsed without leaving the event loop."""
+
 INLINE_BYTES = 4096
-"""Requests up to this size, with what stands beside each of their texts, are tokenized and finished without leaving the
-event loop: some 0.2 ms at most."""
+"""Requests up to this size, with what stands beside each of their texts, are tokenized there: some 0.2 ms at most."""
+
+INLINE_OUTPUT_BYTES = 64 * 1024
+"""Outputs up to this size become a reply there: sixteen vectors of 1024 numbers."""
 
 GPU_INLINE_BYTES = 512
 """Tokenized there beside a GPU: cores have nothing else to do, and the event loop is what everybody waits for."""
@@ -52,7 +67,7 @@ class Plan(NamedTuple):
     finish: Callable[[Mapping[str, Outputs], Timing, Usage], bytes]
     """(outputs by head, one per row; timing so far; usage) to the reply body."""
     long: bool = False
-    """Whether finishing takes longer than its size suggests."""
+    """Whether finishing takes longer than the size of its outputs suggests."""
     item: Callable[[int], str] = "items[{}]".format
     """What errors call a row, by its number."""
 
@@ -101,10 +116,11 @@ class Operation(Generic[Parsed]):
         """
         taken, queued_s = time.monotonic(), max(0.0, clock.now() - work.time)
         size = len(work.data)
-        request = self._parse(work.data)
+        request = await self._aside(work, size <= INLINE_BODY_BYTES, lambda: self._parse(work.data))
         spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
-        small = size <= self._inline_bytes and size + self._repeated(spec, request) <= self._inline_bytes
+        small = size <= self._inline_bytes and len(request.items) <= INLINE_ITEMS
+        small = small and size + self._repeated(spec, request) <= self._inline_bytes
         plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
         done = await self._forward(model, plan, work)
 
@@ -119,7 +135,8 @@ class Operation(Generic[Parsed]):
             )
             return plan.finish(done.outputs, timing, Usage(input_tokens=sum(len(row) for row in plan.rows)))
 
-        return await self._aside(work, size <= INLINE_BYTES and not plan.long, finish)
+        short = len(plan.rows) <= INLINE_ITEMS and outputs.size(done.outputs) <= INLINE_OUTPUT_BYTES and not plan.long
+        return await self._aside(work, short, finish)
 
     async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
         if not plan.rows:  # MaxSim over vectors that all came with the request
@@ -135,7 +152,20 @@ class Operation(Generic[Parsed]):
     async def _aside(self, work: Work, small: bool, run: Callable[[], T]) -> T:
         if small:
             return tellably(run)
-        return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], tellably, run)
+        left = threading.Event()
+
+        def wanted() -> None:
+            if left.is_set() or (work.deadline is not None and clock.now() > work.deadline):
+                raise DeadlineExceededError(LATE)
+
+        def unless_late() -> T:
+            with as_long_as(wanted):
+                return tellably(run)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], unless_late)
+        finally:
+            left.set()  # a thread does not hear that its caller was cancelled
 
 
 def _ms(seconds: float) -> float:

@@ -14,7 +14,7 @@ from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.row import Row
 from sie_bundle.operations import prompts
 from sie_bundle.operations.encode import encode_rows
-from sie_bundle.operations.operation import Plan
+from sie_bundle.operations.operation import INLINE_ITEMS, INLINE_OUTPUT_BYTES, Plan
 from sie_bundle.operations.options import Options, longest_text
 from sie_bundle.operations.tokens import kept
 from sie_config.model import runtime_options, template
@@ -125,7 +125,9 @@ def _maxsim(model: Model, spec: ModelSpec, request: ScoreRequest, options: Optio
         query, *items = cast("list[Floats]", vectors)
         return _reply(spec.id, request, maxsim(query, items), timing, usage)
 
-    return Plan(rows, ["multivector"], finish, item=lambda row: _name(texts[row]))
+    brought = sum(item.multivector.nbytes for item in given if item.multivector is not None)
+    long = brought > INLINE_OUTPUT_BYTES or len(given) - 1 > INLINE_ITEMS
+    return Plan(rows, ["multivector"], finish, long, item=lambda row: _name(texts[row]))
 
 
 def _given(number: int, item: Item, dim: int) -> Floats | None:

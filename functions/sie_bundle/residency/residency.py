@@ -43,6 +43,10 @@ SUPERSEDED_S = 30.0
 WATCH_S = 1.0
 """How often the machine's memory is looked at."""
 
+FREE_S = 10.0
+"""How often, while more of it is in use than should be, what is kept of freed memory is returned: passes want it again,
+and get it slowly."""
+
 
 class Residency:
     """The models of one device.
@@ -99,6 +103,9 @@ class Residency:
         """What models were found to take on the device."""
         self._loads: dict[ModelSpec, asyncio.Task[Model]] = {}
         self._failures = Failures(clock, chance)
+        self._clock = clock
+        self._freed = float("-inf")
+        """When what is kept was last returned because memory was short."""
         self._returned = 0
         """How many had been let go when freed memory was last returned to the system."""
         self._absent: set[ModelSpec] = set()
@@ -175,7 +182,7 @@ class Residency:
         """Under high pressure let one model go, unless it is the only one; returns whether the pressure is high."""
         if self._loader.pins and self._host_reading().over(self._pressure_percent) > 0:
             self._checkpoints.relieve()
-        if not self._models.names() or self._over_now(0) <= 0:
+        if not self._models.names() or self._over_now(0) <= 0 or self._over_without_kept() <= 0:
             return False
         if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
             log.info("let %s go: more than %g %% of the memory is in use", base(name), self._pressure_percent)
@@ -329,7 +336,7 @@ class Residency:
         until = now() + RELEASE_S
         scarce = min(need, max(0, await asyncio.to_thread(self._over_now, need)))
         while not self._models.make_room(name, need, scarce=scarce):
-            scarce = 0
+            scarce = 0 if self._models.may_fit(name, need) else scarce  # else nobody has gone for it yet
             if self._models.arriving:
                 until = now() + RELEASE_S  # they arrive, and then they can be let go
             elif now() > until:
@@ -365,6 +372,14 @@ class Residency:
             self.free()
             over = self._reading().over(self._pressure_percent) + need
         return over
+
+    def _over_without_kept(self) -> int:
+        """As `_over_now`, where what torch keeps of freed memory may be all there is too much: that goes first."""
+        if (now := self._clock()) - self._freed < FREE_S:
+            return 1
+        self._freed = now
+        self.free()
+        return self._over_now(0)
 
 
 def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:

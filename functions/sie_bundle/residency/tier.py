@@ -92,6 +92,12 @@ class Tier(Generic[T]):
         with self._lock:
             return eviction.most(self._beside(name), self.limit)
 
+    def may_fit(self, name: str, size: int) -> bool:
+        """Whether so many bytes fit under that name beside what is on its way in, once all is gone that may go."""
+        with self._lock:
+            arriving = sum(each for other, each in self._reserved.items() if other != name)
+            return arriving + size <= self.most(name)
+
     @property
     def arriving(self) -> bool:
         """Whether room is reserved for any."""
@@ -111,9 +117,11 @@ class Tier(Generic[T]):
             scarce: bytes to free although the limit allows them, because the machine is short of them.
 
         Returns:
-            False: not yet. What was let go is still in use, or what is on its way in takes the room.
+            False: not yet. What was let go is still in use, or what is on its way in takes the room; then nobody goes.
         """
         with self._lock:
+            if not self.may_fit(name, size):
+                return False
             leaving = sum(size for ref, size in self._leaving if ref() is not None)
             excess = self.bytes - leaving + size - self.limit
             for each in eviction.order(self._beside(name), self._clock(), scarce > 0):

@@ -1,0 +1,122 @@
+"""What fails beside a pass is told and stops no thread; a device that is lost answers nothing and ends its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sie_broker.memory import MemoryBroker
+from sie_broker.records import Work
+from sie_bundle.bundle import Bundle, Warming
+from sie_bundle.engine.executor import Executor
+from sie_bundle.settings import Settings
+from sie_config.registry import Registry, lane_of
+from sie_sdk import wire
+from sie_sdk.errors import InferenceError, UnavailableError
+from sie_sdk.types import EncodeRequest, Item
+from tests import tiny_model
+from tests.bundle.test_executor import HEADS, Gated, Odd, busy, queued, raises, rows, vectors
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
+def broken(*_: object) -> Any:
+    raise RuntimeError(ILLEGAL)
+
+
+class Unfit(Gated):
+    """A model of an adapter whose account of its cost fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fit.observe = broken  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize(
+    ("model", "made"),
+    [
+        (Odd(raises(MemoryError)), partial(Executor, free=broken)),
+        (Odd(raises(MemoryError)), partial(Executor, relieve=broken)),
+        (Odd(lambda count: dict.fromkeys(range(count))), Executor),
+        (Unfit(), Executor),
+    ],
+    ids=["free", "relieve", "outputs", "fit"],
+)
+async def test_whatever_fails_beside_a_pass_is_told_and_its_thread_goes_on(
+    model: Gated, made: Callable[[], Executor]
+) -> None:
+    executor, healthy = made(), Gated()
+    model.gate.set()
+    healthy.gate.set()
+    async with asyncio.timeout(10):
+        with pytest.raises(InferenceError):
+            await executor.forward(model, rows(1), HEADS)
+        assert vectors(await executor.forward(healthy, rows(4), HEADS)).tolist() == [[4]]
+    assert not executor.lost.done()
+    await asyncio.to_thread(executor.close)
+
+
+async def test_of_a_device_that_is_lost_all_who_wait_are_told_that_this_worker_leaves() -> None:
+    model, other = Gated(), Gated()
+    executor = Executor(sound=lambda: False)
+    failing = Odd(raises(ZeroDivisionError))
+    async with asyncio.timeout(10):
+        first = await busy(executor, failing, 1)
+        others = [*await queued(executor, model, rows(2), rows(3)), *await queued(executor, other, rows(4), bulk=True)]
+        failing.gate.set()
+        told = await asyncio.gather(first, *others, return_exceptions=True)
+        assert [type(each) for each in told] == [UnavailableError] * 4
+        assert model.batches == other.batches == []
+        with pytest.raises(UnavailableError):
+            await executor.forward(model, rows(5), HEADS)
+    assert executor.waiting_tokens == 0
+    assert isinstance(executor.lost.exception(10), ZeroDivisionError)
+    await asyncio.to_thread(executor.close)
+
+
+async def test_a_thread_that_ends_all_the_same_loses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, model = Executor(), Gated()
+    monkeypatch.setattr("sie_bundle.engine.executor.form", broken)
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError):
+            await executor.forward(model, rows(1), HEADS)
+    assert ILLEGAL in str(executor.lost.exception(10))
+
+
+async def test_a_worker_whose_device_is_lost_leaves_and_another_answers_what_it_had(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec, broker = tiny_model.spec(tiny_folder), MemoryBroker()
+    await broker.connect()
+
+    async def worker(stop: asyncio.Event) -> Bundle:
+        made = Bundle(broker, Registry([spec]), Settings(cache_dir=str(tmp_path), precision="float32"), stop)
+        await made.start(Warming())
+        return made
+
+    stop, sound = asyncio.Event(), threading.Event()
+    monkeypatch.setattr("sie_bundle.bundle.is_sound", lambda device: sound.is_set())
+    first = await worker(stop)
+    (await first.residency.model(spec)).forward = broken  # type: ignore[method-assign, assignment]
+    with broker.expect("0") as (inbox, answer):
+        body = wire.request_body(EncodeRequest([Item(text="hello")]))
+        await broker.submit(Work("0", "encode", lane_of(spec), spec.id, body, time.time(), reply_to=inbox))
+        async with asyncio.timeout(30):
+            await stop.wait()
+        assert ILLEGAL in caplog.text and not answer.done()
+        with pytest.raises(RuntimeError, match=ILLEGAL):
+            await first.drain()
+        assert first.worker.completed == 0 and first.worker.in_hand == 0
+        second = await worker(asyncio.Event())
+        async with asyncio.timeout(30):
+            reply = await answer
+        assert reply.status == 200 and second.worker.completed == 1
+    await second.drain()
+    await broker.close()
