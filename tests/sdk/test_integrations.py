@@ -165,16 +165,20 @@ def test_a_copy_shares_no_connection_and_goes_to_the_same_place() -> None:
 
 
 @pytest.mark.parametrize("given", ["client", "async_client"])
-def test_a_client_that_was_given_is_shared_by_copies_and_does_not_pickle(server: ScriptedServer, given: str) -> None:
+async def test_a_client_that_was_given_is_shared_by_copies_and_does_not_pickle(
+    server: ScriptedServer, given: str
+) -> None:
     server.computes = computed
     own: Any = SIEClient(server.url) if given == "client" else SIEAsyncClient(server.url)
-    asyncio.run(Connection(**{given: own}).aencode("m", ["1"]))  # one that was used holds sockets and locks
     connection = Connection(**{given: own})
+    await connection.aencode("m", ["1"])  # one that was used holds sockets and locks
     for other in (copy.copy(connection), copy.deepcopy(connection)):
         assert (other._given or other._given_async) is own
     with pytest.raises(ConfigurationError, match="does not pickle") as caught:
         pickle.dumps(connection)
     assert caught.value.field == "client"
+    if (closing := own.close()) is not None:
+        await closing
 
 
 def test_a_shallow_copy_of_a_part_shares_its_connection_and_a_deep_one_does_not() -> None:
