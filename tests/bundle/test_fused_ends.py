@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from sie_bundle.engine import pooling
+from sie_bundle.engine import fused, pooling
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.linear import plain
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import FLOATS
 from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
+from sie_bundle.models.packed_encoder import PackedEncoder
+from tests import tiny_model
 from tests.bundle import variants
 from tests.bundle.test_fused import CPU, TOLERANCE, a_layer, batch, made, norm, random, stepwise, words_only
 
@@ -87,3 +91,24 @@ def test_many_numbers_are_pooled_alike_with_pythons_lock_let_go(of: str, monkeyp
     held = pooling.by(variants.library(of))(states, packed, "mean", True)
     monkeypatch.setattr(pooling, "BRIEF", 0)
     assert np.array_equal(np.asarray(held), np.asarray(pooling.by(variants.library(of))(states, packed, "mean", True)))
+
+
+@pytest.mark.parametrize("of", variants.HERE)
+@pytest.mark.parametrize("size", [12, 16, 20, 34])
+def test_what_is_no_number_in_a_text_stays_out_of_its_neighbours_for_every_size_of_heads_that_fits(
+    size: int, of: str
+) -> None:
+    torch.manual_seed(16)
+    words = random(70, 64)
+    words[10:] = torch.nan  # of the second text
+    layers = [a_layer(heads=2, key_heads=1, size=size)]
+    states = made(of, words_only(words), layers)(batch([10, 60]), [], [Sight()])
+    assert fused.fits(size, 1) and states[:10].isfinite().all()
+
+
+def test_very_small_heads_are_not_for_compiled_code(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [fused.fits(size, 1) for size in (4, 8, 10, 11, 32, 64)] == [False] * 3 + [True] * 3
+    assert fused.fits(8, 2) and not fused.fits(4, 3)
+    monkeypatch.setattr(fused, "fits", lambda head, key_heads: (head, key_heads) != (8, 4))
+    model = tiny_model.load(tiny_model.spec(tiny_folder), tiny_folder)
+    assert isinstance(model._encoder, PackedEncoder) and model._encoder._fused is None

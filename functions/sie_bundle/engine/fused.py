@@ -84,6 +84,12 @@ class _Pass(ctypes.Structure):
     )
 
 
+def fits(head: int, key_heads: int) -> bool:
+    """Whether heads of that size are for compiled code: it reads a head's queries in whole panels, and for very small
+    heads beyond their row, where another text's may be."""
+    return -head % PANEL <= 2 * key_heads * head
+
+
 class Fused:
     """All of one encoder. Several threads may call it at once.
 

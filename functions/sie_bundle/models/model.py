@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from sie_bundle.engine import native, pooling
+from sie_bundle.engine import fused, native, pooling
 from sie_bundle.engine.cost import Fit, reading
 from sie_bundle.engine.outputs import Outputs, SparseRow, first_not_finite
 from sie_bundle.engine.packing import Packed, pack
@@ -196,7 +196,9 @@ def _encoder(checkpoint: Checkpoint, parameters: Parameters, library: native.Lib
 
 def _library(checkpoint: Checkpoint, parameters: Parameters, kernels: Path | None) -> native.Library | None:
     """The compiled code of a pass, where this device, its arithmetic and the family have any."""
-    packed = checkpoint.architecture.family.way == "packed"
+    architecture = checkpoint.architecture
+    packed = architecture.family.way == "packed"
+    packed = packed and fused.fits(architecture.config.head_size, architecture.config.key_value_heads)
     if not packed or parameters.device.type != "cpu" or kernels is None:
         return None
     variant = native.variant(parameters.computed)
