@@ -33,12 +33,15 @@ def pytest_collection_finish() -> None:
 
 
 @contextmanager
-def running_nats(folder: Path, port: int = -1) -> Iterator[str]:
-    """A real nats-server with JetStream on file storage in ``folder``, on any free port; yields its URL."""
+def running_nats(folder: Path, port: int = -1, more: str = "") -> Iterator[str]:
+    """A real nats-server with JetStream on file storage in ``folder``, on any free port; yields its URL.
+
+    ``more``: of its configuration.
+    """
     config = folder / "nats.conf"
     config.write_text(
         f'listen: "127.0.0.1:{port}"\nmax_payload: {MAX_PAYLOAD_BYTES}\n'
-        f'jetstream {{ store_dir: "{folder}/store" }}\nports_file_dir: "{folder}"\n'
+        f'jetstream {{ store_dir: "{folder}/store" }}\nports_file_dir: "{folder}"\n{more}'
     )
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([NATS_SERVER, "-c", config], stdout=log, stderr=log)

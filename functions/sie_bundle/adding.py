@@ -120,14 +120,15 @@ def _send(service: ConfigService, proposal: Proposal, yes: bool, note: str) -> N
 
 def _write(path: Path, text: str, yes: bool) -> None:
     """Write the file; another content that is there is replaced only when a person says so."""
-    if path.is_file() and path.read_text(encoding="utf-8") != text and not yes:
+    told = text.encode()
+    if path.is_file() and path.read_bytes() != told and not yes:
         if not sys.stdin.isatty():
             raise ConfigurationError(
                 f"{path} is there and says something else.", field="--out", hint="--yes replaces it."
             )
         click.confirm(f"{path} is there and says something else. Replace it?", abort=True, err=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(told)
 
 
 def _tell(proposal: Proposal) -> None:

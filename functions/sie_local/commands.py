@@ -90,12 +90,17 @@ def down(state: Path | None) -> None:
         click.echo(f"Nothing is up on {folder.path}.")
         return
     started, limit = time.monotonic(), record.grace_s + DOWN_S
-    os.kill(record.pid, signal.SIGTERM)
+    try:
+        os.kill(record.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        raise click.ClickException(f"pid {record.pid} holds {folder.path}, and is not to be seen from here.") from None
+    except PermissionError:
+        raise click.ClickException(f"pid {record.pid} holds {folder.path}; another user started it.") from None
     while folder.held():
         if time.monotonic() - started > limit:
             raise click.ClickException(f"pid {record.pid} has not stopped after {limit:.0f} s; kill it if you must.")
         time.sleep(0.05)
-    click.echo(f"Stopped {record.url} in {time.monotonic() - started:.1f} s.")
+    click.echo(f"Stopped {record.url or f'pid {record.pid}'} in {time.monotonic() - started:.1f} s.")
 
 
 @click.command()
@@ -122,8 +127,9 @@ def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
     """Start `sie up` in the background and wait until it is ready; returns its URL."""
     options = [word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     with folder.locked():
-        pass  # the usual error if one is up already, before its log is overwritten
-    with (folder.logs / "up.log").open("wb") as log:
+        pass  # the usual error if one is up already
+    with (folder.logs / "up.log").open("ab") as log:  # another that starts now writes there, too
+        said_from = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "sie_local", "up", "--state", str(folder.path), *options],
             stdin=subprocess.DEVNULL,
@@ -132,20 +138,21 @@ def _detached(folder: StateFolder, asked: dict[str, Any]) -> str:
             start_new_session=True,
         )
     try:
-        return _once_ready(folder, process)
+        return _once_ready(folder, process, said_from)
     except BaseException:  # Ctrl-C too: whoever gave it up does not want it to come up all the same
         process.terminate()
         raise
 
 
-def _once_ready(folder: StateFolder, process: subprocess.Popen[bytes]) -> str:
-    """Wait until a `sie up` in the background is ready; returns its URL."""
-    deadline = time.monotonic() + DETACHED_S
+def _once_ready(folder: StateFolder, process: subprocess.Popen[bytes], said_from: int) -> str:
+    """Wait until a `sie up` in the background is ready, whose log begins at that byte; returns its URL."""
+    deadline, log = time.monotonic() + DETACHED_S, folder.logs / "up.log"
     while time.monotonic() < deadline:
         if (record := folder.ready(process.pid)) is not None:
             return record.url
         if process.poll() is not None:
-            said = f"\n{(folder.logs / 'up.log').read_text().strip()}"
-            raise click.ClickException(said.partition("\nError: ")[2] or said.strip())
+            said = f"\n{log.read_bytes()[said_from:].decode(errors='replace').strip()}"
+            told = said.partition("\nError: ")[2] or said.strip()
+            raise click.ClickException(told or f"It ended with status {process.returncode}; its log is {log}.")
         time.sleep(0.05)
     raise click.ClickException(f"It was not ready after {DETACHED_S:.0f} s; see {folder.logs}.")

@@ -216,12 +216,18 @@ def _url(nats_url: str | None, state: Path | None) -> str:
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[DeadLetters]:
     broker = NatsBroker(url, name="dlq")
-    with _without_words_of("sie.broker"):  # the connection's own; what matters is raised
+    with _overheard("sie.broker") as words:  # the connection's own; what matters is raised
         try:
             await broker.connect()
         except QueueUnavailableError:
+            told = ",".join(map(_without_password, url.split(",")))
+            if any("authorization" in each.lower() for each in words):  # nats-py raises the same for both
+                raise ConnectionFailedError(
+                    f"NATS at {told} refuses the user or the password.",
+                    hint="Give both in --nats-url (SIE_NATS_URL): nats://USER:PASSWORD@HOST:4222.",
+                ) from None
             raise ConnectionFailedError(
-                f"No NATS server answers at {url}.", hint="Check --nats-url (SIE_NATS_URL), and that the server runs."
+                f"No NATS server answers at {told}.", hint="Check --nats-url (SIE_NATS_URL), and that the server runs."
             ) from None
         try:
             yield broker.dead
@@ -229,13 +235,32 @@ async def _connected(url: str) -> AsyncIterator[DeadLetters]:
             await broker.close()
 
 
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.strip().rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+class _Ear(logging.Handler):
+    """Keeps what is said; of that it shows errors alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words.append(record.getMessage())
+        if record.levelno >= logging.ERROR and logging.lastResort is not None:
+            logging.lastResort.handle(record)
+
+
 @contextmanager
-def _without_words_of(name: str) -> Iterator[None]:
-    """Warnings of a logger are not shown."""
-    log = logging.getLogger(name)
-    before = log.level
-    log.setLevel(logging.ERROR)
+def _overheard(name: str) -> Iterator[list[str]]:
+    """What a logger and those below it say meanwhile. Warnings are not shown."""
+    log, ear = logging.getLogger(name), _Ear()
+    propagates, log.propagate = log.propagate, False
+    log.addHandler(ear)
     try:
-        yield
+        yield ear.words
     finally:
-        log.setLevel(before)
+        log.removeHandler(ear)
+        log.propagate = propagates

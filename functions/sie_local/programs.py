@@ -7,6 +7,7 @@ Everything a process needs reaches it through its environment, as on Knative. Ea
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -99,10 +100,11 @@ class Programs:
     def nats(self) -> Program:
         """The NATS server, with JetStream on files in the state folder; nobody but this machine reaches it."""
         config = self._folder.path / "nats.conf"
+        store = json.dumps(str(self._folder.nats), ensure_ascii=False)  # in quotes as the server reads them
         config.write_text(
             f'listen: "{LOOPBACK}:{self._nats_port}"\n'
             "max_payload: 8MB\n"
-            f'jetstream {{ store_dir: "{self._folder.nats}", max_file_store: 32GB, max_memory_store: 256MB }}\n'
+            f"jetstream {{ store_dir: {store}, max_file_store: 32GB, max_memory_store: 256MB }}\n"
         )
         command = (*self._commands["nats"], "-c", str(config))
         env = {"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", NATS_MEMORY)}
@@ -137,7 +139,8 @@ class Programs:
         bundle, profile, pool = service.split("/")
         env = self._env(port) | machine_settings(profile)
         env |= {"SIE_BUNDLE": bundle, "SIE_PROFILE": profile, "SIE_POOL": pool}
-        if (folder := catalog.folder_of(self._options.models)) is not None:
+        folder = catalog.folder_of(self._options.models)
+        if folder is not None and not os.environ.get("SIE_WEIGHTS_DIR"):
             env["SIE_WEIGHTS_DIR"] = str(folder.resolve())
         return Program(name, self._commands["bundle"], env, serves(port), self.bundle_grace_s)
 

@@ -40,6 +40,7 @@ class Record(msgspec.Struct, frozen=True):
 
     pid: int
     url: str
+    """Where its ingress is reached; empty until that is known."""
     started: float
     ready: bool = False
     nats_url: str = ""
@@ -51,8 +52,19 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def default_folder() -> Path:
-    """``$XDG_STATE_HOME/sie-knative``, which is ``~/.local/state/sie-knative`` where the variable is unset."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sie-knative"
+    """``$XDG_STATE_HOME/sie-knative``, which is ``~/.local/state/sie-knative`` where the variable is unset.
+
+    Raises:
+        ConfigurationError: it is unset, and who runs this has no home.
+    """
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sie-knative"
+    except RuntimeError:
+        raise ConfigurationError(
+            "There is no home folder to keep the state in.",
+            field="SIE_STATE_DIR",
+            hint="Set SIE_STATE_DIR to a folder.",
+        ) from None
 
 
 class StateFolder:
@@ -79,6 +91,9 @@ class StateFolder:
             raise ConfigurationError(f"The state folder {self.path} cannot be used: {error.strerror}.") from None
         with lock:
             self._take(lock)
+            # Of one that was killed there may be a record left: its pid may be anybody's by now.
+            self._record.unlink(missing_ok=True)
+            self.write(Record(os.getpid(), "", time.time()))
             try:
                 yield
             finally:
@@ -140,7 +155,7 @@ class StateFolder:
                 if not last:
                     time.sleep(0.05)  # it may be a `sie status` that only looks
         running = self._recorded()
-        who = f" (pid {running.pid}, {running.url})" if running else ""
+        who = f" (pid {running.pid}{running.url and f', {running.url}'})" if running else ""
         raise ConfigurationError(
             f"sie is already up on {self.path}{who}.", hint="Stop it with `sie down`, or give --state another folder."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import time
 import urllib.error
@@ -64,7 +65,9 @@ def show(status: Status, folder: StateFolder) -> None:
     if not status.up:
         console.print(f"Nothing is up on {folder.path}.", soft_wrap=True)
         return
-    console.print(f"{status.url} {'accepts requests' if status.ready else 'does not accept requests yet'}")
+    console.print(
+        f"{status.url or folder.path} {'accepts requests' if status.ready else 'does not accept requests yet'}"
+    )
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("process", "pid", "state", "up", "memory", "restarts"):
         table.add_column(column, justify="left" if column in ("process", "state") else "right")
@@ -96,11 +99,13 @@ def _memory(pid: int) -> int | None:
 
 
 def _accepts(record: Record) -> bool:
+    if not record.url:
+        return False
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
     try:
         with direct.open(f"{record.url}/readyz", timeout=2) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+    except (urllib.error.URLError, http.client.HTTPException, OSError):  # it may be somebody else's port
         return False
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from sie_local.asked import PORT
 from sie_local.state import StateFolder, default_folder
 from sie_sdk import EncodeResult, Progress, SIEClient
 from sie_sdk.errors import StartFailedError
@@ -32,7 +33,7 @@ console = Console(highlight=False)
 
 
 @click.command()
-@click.option("--port", default=8080, show_default=True, help="The port of the ingress.")
+@click.option("--port", type=PORT, default=8080, show_default=True, help="The port of the ingress; 0 for any.")
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
@@ -53,17 +54,16 @@ def tour(port: int, state: Path | None, once: bool, deadline: float) -> None:
       sie tour --once --port 9000
     """
     folder = StateFolder(state or default_folder())
-    with _up(port, folder) as up, SIEClient(f"http://127.0.0.1:{port}", timeout_s=30) as client:
-        _wait_ready(up, folder)
+    with _up(port, folder) as up, httpx.Client(trust_env=False) as direct:  # it is on this machine: by no proxy
+        url = _ready_url(up, folder)
         _say("1", "Nothing runs: the always-on part is up, no bundle is.")
-        _from_zero(client, deadline)
-        _show_startup(port)
-        _warm(client)
+        with SIEClient(url, timeout_s=30, http_client=direct) as client:
+            _from_zero(client, deadline)
+            _show_startup(direct, url)
+            _warm(client)
         if once:
             return
-        _say(
-            "5", f"Serving on [bold]http://127.0.0.1:{port}[/]. After a quiet minute the bundle is gone. Ctrl-C stops."
-        )
+        _say("5", f"Serving on [bold]{url}[/]. After a quiet minute the bundle is gone. Ctrl-C stops.")
         with contextlib.suppress(KeyboardInterrupt):
             up.wait()
     if up.returncode != 0:
@@ -96,13 +96,14 @@ def _hung_up(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _wait_ready(up: subprocess.Popen[bytes], folder: StateFolder, within_s: float = 60.0) -> None:
+def _ready_url(up: subprocess.Popen[bytes], folder: StateFolder, within_s: float = 60.0) -> str:
+    """Wait until that ``sie up`` is ready; returns where."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if up.poll() is not None:
             raise StartFailedError("sie up did not start; its own lines above say why.")
-        if folder.ready(up.pid) is not None:
-            return
+        if (record := folder.ready(up.pid)) is not None:
+            return record.url
         time.sleep(0.05)
     raise StartFailedError(f"sie up was not ready within {within_s:.0f} s.", hint="Its log is in the state folder.")
 
@@ -132,9 +133,8 @@ def _warm(client: SIEClient) -> None:
     _show_cosines(vectors @ vectors.T)
 
 
-def _show_startup(port: int) -> None:
-    health = httpx.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False)  # this machine's: by no proxy
-    workers: list[dict[str, Any]] = health.json()["workers"]
+def _show_startup(direct: httpx.Client, url: str) -> None:
+    workers: list[dict[str, Any]] = direct.get(f"{url}/health", timeout=5).json()["workers"]
     for worker in workers:
         steps = sorted(worker["startup"].items(), key=lambda step: float(step[1]))
         path = ", ".join(f"{name} at {at:.2f} s" for name, at in steps)

@@ -80,6 +80,15 @@ def test_what_a_person_changed_is_replaced_only_when_asked_to(hub: HubDouble, tm
     assert sie(*command, "--yes").exit_code == 0 and "id: me/mine" in path.read_text()
 
 
+def test_a_file_that_is_no_utf8_says_something_else(hub: HubDouble, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    command = ("models", "add", REPO, "--out", str(path))
+    path.write_bytes("id: größe\n".encode("latin-1"))
+    refused = sie(*command)
+    assert refused.exit_code == 2 and "says something else" in refused.stderr
+    assert sie(*command, "--yes").exit_code == 0 and path.read_text(encoding="utf-8").startswith("#")
+
+
 @pytest.mark.parametrize(
     ("asked", "revision", "told", "hint"),
     [

@@ -113,6 +113,22 @@ def test_a_hub_that_refuses_connections_is_told_with_its_port(monkeypatch: pytes
             hub.fetch(HUB, weights.FILES, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "proxy", "named"),
+    [("http://hub:abc", "", "HF_ENDPOINT"), ("https://hub.invalid", "http://me:pass/word@pr:xyz", "HTTPS_PROXY")],
+)
+def test_an_address_that_is_none_is_named_by_its_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str, proxy: str, named: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(SourceError, match=f"^{named} is no URL") as caught:
+        hub.fetch(HUB, weights.FILES, tmp_path)
+    assert "pass" not in str(caught.value)
+    with pytest.raises(ConnectionFailedError, match=named):
+        repository.read("acme/tiny")
+
+
 def test_behind_a_proxy_it_is_the_proxy_that_must_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
     with pytest.raises(SourceError, match=r"cannot resolve proxy\.invalid"):

@@ -12,12 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from sie_broker import claim
-from sie_broker.jetstream import permissions, streams
+from sie_broker.jetstream import permissions
 from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane
 from sie_config.cli.manifests import manifests as command
-from sie_config.deployment import component, machine_profile, manifests, placement, values
+from sie_config.deployment import component, machine_profile, manifests, placement, pod_settings, values
 from sie_config.deployment.values import IngressScale, Nats, Values, Weights
 from sie_sdk.errors import ConfigurationError
 
@@ -184,6 +183,22 @@ def test_a_pod_cannot_be_given_another_number_of_gpus_than_its_machine_has() -> 
         (MINIMAL + "settings: {bundle: {SIE_NATS_URL: nats://x}}\n", "settings.bundle.SIE_NATS_URL: follows from"),
         (MINIMAL + "settings: {config: {SIE_NATS_URL: nats://x}}\n", "settings.config.SIE_NATS_URL: follows from"),
         (MINIMAL + "settings: {bundle: {SIE_PROFILE: x}}\n", "settings.bundle.SIE_PROFILE: follows from"),
+        (MINIMAL + "settings: {bundle: {SIE_POOL: x}}\n", "settings.bundle.SIE_POOL: follows from"),
+        (MINIMAL + "settings: {demand: {SIE_QUIET: '5'}}\n", "SIE_QUIET: is no setting of .* mean SIE_QUIET_S"),
+        (MINIMAL + "settings: {bundle: {SIE_DEVICE: gpu}}\n", "settings.bundle.SIE_DEVICE: SIE_DEVICE='gpu' is wrong"),
+        (MINIMAL + "settings: {ingress: {SIE_LOG_LEVEL: loud}}\n", "settings.ingress.SIE_LOG_LEVEL: .* is wrong"),
+        (MINIMAL + "settings: {ingress: {SIE_REQUEST_TIMEOUT_S: '601'}}\n", "SIE_REQUEST_TIMEOUT_S: 601 is over 590"),
+        (MINIMAL + "settings: {demand: {SIE_SESSION_S: '600'}}\n", "settings.demand.SIE_SESSION_S: 600 is over 500"),
+        (MINIMAL + "settings: {bundle: {SIE_DRAIN_S: '600'}}\n", "settings.bundle.SIE_DRAIN_S: 600 is over 580"),
+        (MINIMAL + "settings: {config: {SIE_STREAM_REPLICAS: '3'}}\n", "3 is more than nats.servers, 1"),
+        (MINIMAL + "nats: {storage: 8Gi}\n", "nats.storage: 8Gi is not at least 13Gi, of which streams set 11.0Gi"),
+        (
+            MINIMAL + "settings: {config: {SIE_RESULT_MAX_BYTES: '34359738368'}}\n",
+            "storage: 32Gi is not at least 44Gi",
+        ),
+        (MINIMAL.replace("dev.local", "''"), "registry: .*a registry's name"),
+        (MINIMAL.replace("dev.local", "dev.local/"), "registry: .*a registry's name"),
+        (MINIMAL + "cluster_domain: ''\n", "cluster_domain: .*the name of a domain"),
         (MINIMAL + "tag: other\n", "values.yaml cannot be read: the key 'tag' is there twice"),
     ],
 )
@@ -211,14 +226,7 @@ def test_a_folder_without_values_is_told_with_what_is_to_be_named(tmp_path: Path
 
 
 def test_what_streams_set_aside_is_as_the_page_says() -> None:
-    limits = Limits()
-    sizes = [
-        *streams.buckets(limits),
-        *streams.parcel_streams(limits),
-        *(streams.payload_stream(store, limits) for store in claim.STREAMS),
-        *(streams.dead_stream(limits), streams.work_stream("default", limits)),
-    ]
-    gib = sum(max(0, each["max_bytes"]) for each in sizes) >> 30
+    gib = pod_settings.set_aside(Limits()) >> 30
     assert f"the streams set {gib} GiB of it aside" in (Path(__file__).parents[2] / "knative/README.md").read_text()
 
 

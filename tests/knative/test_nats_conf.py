@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from sie_config.deployment import component, values
 from sie_config.deployment.values import Nats, Values
 from sie_local.ports import free_port
 from sie_local.programs import nats_server
+from sie_sdk.errors import ConfigurationError
 from tests.conftest import eventually
 from tests.faults.deployment import LANE, MODEL
 from tests.knative.guarded import PASSWORDS
@@ -81,6 +83,39 @@ async def test_with_tls_processes_trust_whom_they_are_told_to_trust(
     finally:
         process.terminate()
         process.wait(10)
+
+
+@pytest.mark.parametrize(("storage", "starts"), [("13Gi", True), ("12Gi", False)])
+async def test_what_is_rendered_has_room_for_the_streams_and_with_less_none_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: str, starts: bool
+) -> None:
+    port = free_port()
+    told = msgspec.structs.replace(values.load(OVERLAYS[0]), nats=Nats(storage=storage))
+    conf = component.nats_conf(told)
+    (tmp_path / "nats.conf").write_text(
+        conf.replace("port: 4222", f'listen: "127.0.0.1:{port}"')
+        .replace("http_port: 8222", "")
+        .replace("/data", str(tmp_path / "data"))
+    )
+    (tmp_path / "values.yaml").write_text(
+        f"cloud: local\nregistry: r\ntag: t\nmachine_profiles: {{cpu: {{}}}}\nnats: {{storage: {storage}}}\n"
+    )
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(  # noqa: ASYNC220 - it starts in a moment, and nothing else waits here
+            [nats_server(), "-c", str(tmp_path / "nats.conf")], env=os.environ | PASSWORDS | POD, stdout=log, stderr=log
+        )
+    try:
+        await eventually(lambda: "Server is ready" in (tmp_path / "log").read_text())
+        broker = NatsBroker(f"nats://config:p-config@127.0.0.1:{port}", name="config")
+        await broker.connect()
+        with nullcontext() if starts else pytest.raises(ConfigurationError, match="insufficient storage"):
+            await broker.provision([])
+        await broker.close()
+    finally:
+        process.terminate()
+        process.wait(10)
+    with nullcontext() if starts else pytest.raises(ConfigurationError, match=r"12Gi is not at least 13Gi"):
+        values.load(tmp_path)
 
 
 def with_tls(told: Values, servers: int) -> Values:

@@ -19,8 +19,7 @@ import sie_broker.settings
 import sie_bundle.settings
 import sie_config.settings
 import sie_ingress.settings
-from sie_broker.jetstream import streams
-from sie_config.deployment import bundle_spec, component, manifests, values
+from sie_config.deployment import bundle_spec, component, manifests, pod_settings, values
 from sie_sdk import settings
 
 ROOT = Path(__file__).parents[2]
@@ -312,15 +311,7 @@ def test_a_nats_server_counts_as_up_only_once_it_has_what_the_others_have(overla
 def test_nats_has_room_for_what_the_streams_set_aside_and_a_server_for_each_copy(overlay: Path) -> None:
     told = values.load(overlay)
     config = settings.read(sie_config.settings.Settings, component.settings_of(told)["config"])
-    declared = [
-        *streams.buckets(config),
-        streams.dead_stream(config),
-        *streams.parcel_streams(config),
-        *(streams.payload_stream(store, config) for store in ("work", "result", "dead")),
-        streams.work_stream("default", config),
-    ]
-    aside = sum(max(0, each["max_bytes"]) for each in declared)
-    assert aside < manifests.in_bytes(told.nats.storage) * 9 // 10
+    assert pod_settings.set_aside(config) < told.nats.file_store
     server = named(overlay, "StatefulSet", "sie-nats")["spec"]
     assert server["replicas"] == told.nats.servers >= config.stream_replicas
     (claim,) = server["volumeClaimTemplates"]

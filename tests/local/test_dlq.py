@@ -23,6 +23,7 @@ from sie_broker.records import Lane, Queue, Work
 from sie_local.dlq import dlq
 from sie_local.state import ProcessRecord, Record, StateFolder
 from sie_sdk import cli
+from tests.conftest import running_nats
 from tests.congruence.test_broker import pulling, take
 
 LANE = Lane("default", "default", "cpu")
@@ -166,6 +167,18 @@ async def test_a_missing_server_is_named_with_what_to_do(tmp_path: Path, monkeyp
     assert (nothing.exit_code, "--nats-url" in nothing.stderr, str(tmp_path) in nothing.stderr) == (2, True, True)
     unreachable = await sie("list", "--nats-url", "nats://127.0.0.1:1")
     assert (unreachable.exit_code, "No NATS server answers at nats://127.0.0.1:1" in unreachable.stderr) == (3, True)
+
+
+async def test_a_password_is_not_printed_and_a_wrong_one_is_told_from_a_missing_server(tmp_path: Path) -> None:
+    with running_nats(tmp_path, more="authorization { user: me, password: right }") as nats_url:
+        address = nats_url.removeprefix("nats://")
+        refused = await sie("list", "--nats-url", f"nats://me:wrong@{address}, nats://me:wrong@127.0.0.1:1")
+        assert refused.exit_code == 3
+        assert f"NATS at nats://{address},nats://127.0.0.1:1 refuses the user or the password" in refused.stderr
+        assert (await sie("list", "--nats-url", f"nats://me:right@{address}")).exit_code == 0
+    missing = await sie("list", "--nats-url", "nats://me:wrong@127.0.0.1:1")
+    assert (missing.exit_code, "No NATS server answers at nats://127.0.0.1:1" in missing.stderr) == (3, True)
+    assert "wrong" not in refused.output + missing.output
 
 
 async def test_a_server_that_was_never_provisioned_has_no_dead_letters(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +65,26 @@ def test_a_bundle_is_told_its_lane_and_the_folder_of_specs(tmp_path: Path) -> No
     assert made.env["SIE_BUNDLE"] == "mini.lm"
     assert (made.env["SIE_PROFILE"], made.env["SIE_POOL"], made.env["PORT"]) == ("cpu", "default", "1234")
     assert made.env["SIE_WEIGHTS_DIR"] == str(tmp_path)
+
+
+def test_a_folder_of_weights_that_is_named_counts_more_than_that_of_the_specs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIE_WEIGHTS_DIR", "/weights")
+    env = programs(tmp_path, models=str(tmp_path)).bundle("b-1", "default/cpu/default", 1).env
+    assert "SIE_WEIGHTS_DIR" not in env  # the process inherits it
+    monkeypatch.setenv("SIE_WEIGHTS_DIR", "")
+    env = programs(tmp_path, models=str(tmp_path)).bundle("b-1", "default/cpu/default", 1).env
+    assert env["SIE_WEIGHTS_DIR"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("name", ['st"q', "back\\slash", "$HOME", "tür # 1"])
+def test_a_state_folder_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    state = tmp_path / name
+    state.mkdir()
+    made = programs(state).nats()
+    checked = subprocess.run([*made.command, "-t"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_a_bundle_has_the_settings_of_its_machine_profile_unless_the_environment_says_otherwise(

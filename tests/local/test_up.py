@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
-from sie_local import tour
+from sie_local.state import Record, StateFolder
 
 pytestmark = pytest.mark.e2e
 
@@ -93,6 +94,39 @@ def test_a_taken_port_is_one_clear_line(sie: Sie, detach: tuple[str, ...]) -> No
     assert sie("status").returncode == 1
 
 
+def test_a_start_that_says_nothing_is_told_with_its_status_and_its_log(sie: Sie, tmp_path: Path) -> None:
+    logs = tmp_path / "state/logs"
+    logs.mkdir(parents=True)
+    (logs / "up.log").symlink_to("/dev/null")  # as a full disk has it
+    refused = sie("up", "--port", "0", "--models", "no/such-model", "--detach")
+    assert refused.returncode == 1
+    assert "It ended with status 1" in refused.stderr and str(logs / "up.log") in refused.stderr
+
+
+def test_what_was_logged_before_is_kept_and_not_told_again(sie: Sie, tmp_path: Path) -> None:
+    for model in ("no/such-model", "no/other-model"):
+        refused = sie("up", "--port", "0", "--models", model, "--detach")
+        assert model in refused.stderr
+    assert "no/such-model" not in refused.stderr
+    assert "no/such-model" in (tmp_path / "state/logs/up.log").read_text()
+
+
+def test_down_at_once_after_up_ends_what_comes_up_and_nobody_else(sie: Sie, tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state")
+    somebody = subprocess.Popen(["sleep", "600"])
+    folder.path.mkdir()
+    (folder.path / "up.json").write_bytes(msgspec.json.encode(Record(somebody.pid, "http://127.0.0.1:1", 1.0)))
+    command = [sys.executable, "-m", "sie_local", "up", "--port", "0", "--state", str(folder.path)]
+    with subprocess.Popen(command) as up:
+        wait_until(folder.held)
+        wait_until(lambda: (record := folder.read()) is not None and record.pid == up.pid)
+        assert sie("down").stdout.startswith("Stopped")
+        up.wait(30)
+    assert somebody.poll() is None
+    somebody.kill()
+    somebody.wait()
+
+
 def test_a_model_that_does_not_exist_stops_the_start_with_the_reason(sie: Sie) -> None:
     refused = sie("up", "--port", "0", "--models", "no/such-model")
     assert refused.returncode == 1
@@ -129,7 +163,14 @@ def test_a_server_of_this_machine_is_not_looked_for_behind_a_proxy(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     assert "accepts requests" in sie("status").stdout
-    tour._show_startup(int(url.rpartition(":")[2]))
+
+
+@pytest.mark.weights
+def test_a_tour_is_on_any_port_and_by_no_proxy(sie: Sie, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    done = sie("tour", "--once", "--port", "0")
+    assert (done.returncode, "The same request warm" in done.stdout) == (0, True), done.stderr
 
 
 def test_down_with_nothing_up_says_so(sie: Sie) -> None:

@@ -93,9 +93,7 @@ def nats_conf(values: Values) -> str:
         "port: 4222",
         "http_port: 8222",
         f"max_payload: {MAX_PAYLOAD_BYTES}",
-        # A tenth stays free for what the streams need besides their messages.
-        f"jetstream {{ store_dir: {store}, max_file_store: {manifests.in_bytes(values.nats.storage) * 9 // 10},"
-        " max_memory_store: 67108864 }",
+        f"jetstream {{ store_dir: {store}, max_file_store: {values.nats.file_store}, max_memory_store: 67108864 }}",
     ]
     if values.nats.tls:
         lines += _tls("")

@@ -16,6 +16,7 @@ import msgspec
 from sie_config.deployment import machine_profile, placement
 from sie_config.deployment.bundle_spec import BundleSpec
 from sie_config.deployment.machine_profile import GPU_RESOURCE, MachineProfile, amount
+from sie_config.deployment.pod_settings import TIMEOUT_S
 from sie_config.deployment.values import Lane, Values, over
 from sie_sdk.errors import ConfigurationError
 
@@ -23,8 +24,6 @@ Json = dict[str, Any]
 
 VISIBILITY: Final = {"networking.knative.dev/visibility": "cluster-local"}
 PORT: Final = 8080
-TIMEOUT_S: Final = 600
-"""Of a request, and of its first byte: the cluster's own maximum. Also a pod's grace after SIGTERM."""
 STARTUP_S: Final = 300
 """How long a worker may take from its start to readiness; models are loaded later, when they are asked for."""
 CACHE: Final = "/var/cache/sie"

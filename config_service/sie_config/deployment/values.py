@@ -6,6 +6,7 @@ Owns the record, its reading, and the addresses that follow from it. What Kubern
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from sie_broker.events.allow_list import AllowList
+from sie_config.deployment import pod_settings
 from sie_config.deployment.machine_profile import Quantity, amount
 from sie_config.model import faults
 from sie_config.model.model_spec import Name
@@ -27,8 +29,6 @@ ASKED_FOR: Final = 100
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Seconds = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,6}(s|m)$")]
 Line = Annotated[str, msgspec.Meta(pattern=r"^[^\r\n\0]*$", description="a text of one line")]
-OURS: Final[dict[str, tuple[str, ...]]] = {"bundle": ("SIE_NATS_URL", "SIE_BUNDLE", "SIE_PROFILE")}
-"""Settings that follow from the other values; of a process that is not named, ``SIE_NATS_URL`` alone."""
 BASE_LIMITS: Final = {"ingress": {"memory": "1Gi"}, "config": {"memory": "512Mi"}}
 """Of the base's Services: no value changes them."""
 TIMES: Final = {"window": (6, 3600), "scale_down_delay": (0, 3600)}
@@ -37,7 +37,6 @@ _IMAGE: Final = re.compile(
     r"(?P<name>(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9._/-]+)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]*))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
-Component = Literal["ingress", "config", "demand", "bundle"]
 
 
 class Lane(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,13 +80,18 @@ class Nats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     """An odd number: of an even one, half are no majority."""
     storage: Quantity = "32Gi"
-    """Of each. Streams set 11Gi of it aside (docs/settings.md)."""
+    """Of each. Streams set 11Gi of it aside (docs/settings.md), and without that nothing starts."""
     storage_class: str = ""
     """Empty: the cluster's own choice."""
     requests: dict[str, Quantity] = msgspec.field(default_factory=lambda: {"cpu": "500m", "memory": "1Gi"})
     limits: dict[str, Quantity] = msgspec.field(default_factory=lambda: {"memory": "2Gi"})
     tls: bool = False
     """The certificate is the Secret ``sie-nats-tls``, who may sign it the ConfigMap ``sie-nats-ca``."""
+
+    @property
+    def file_store(self) -> int:
+        """Bytes that a server may take of its storage. A tenth stays free for what streams need besides messages."""
+        return int(amount(self.storage)) * 9 // 10
 
     @property
     def image_parts(self) -> tuple[str, str, str]:
@@ -109,13 +113,20 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cloud: Literal["local", "gke", "eks"]
     """Whose node selectors and tolerations bundles get; ``local``: none."""
-    registry: str
+    registry: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*$", description="a registry's name, without a last slash"
+        ),
+    ]
     """What the names of images begin with, without the last slash."""
     tag: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
     machine_profiles: dict[Name, Lane]
     """Those that are deployed (``SIE_MACHINE_PROFILES``)."""
     namespace: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=40)] = "sie"
-    cluster_domain: str = "cluster.local"
+    cluster_domain: Annotated[
+        str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", description="the name of a domain")
+    ] = "cluster.local"
     window: Seconds = "60s"
     """Over what time the autoscaler takes the mean of what is asked for; it rests as long before zero."""
     scale_down_delay: Seconds = "5m"
@@ -133,7 +144,7 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: Weights = Weights()
     reply_sinks: list[str] = []
     """Beginnings of URLs to which results may be sent (``SIE_REPLY_SINKS``): the Brokers of Knative Eventing, say."""
-    settings: dict[Component, dict[str, Line]] = {}
+    settings: dict[pod_settings.Component, dict[str, Line]] = {}
     """Further ``SIE_*`` settings of each process (docs/settings.md)."""
 
     @property
@@ -219,13 +230,14 @@ def _mismatches(values: Values) -> Iterator[Finding]:
             yield finding((name,), f"{told} is not from {low}s to {high}s, as Knative wants it", told)
     yield from _memories(values)
     yield from over(("nats",), values.nats.requests, values.nats.limits)
-    for component, settings in values.settings.items():
-        for name in settings:
-            at = ("settings", component, name)
-            if not re.fullmatch(r"SIE_[A-Z0-9_]+", name):
-                yield finding(at, "is no setting; docs/settings.md has them all")
-            elif name in OURS.get(component, ("SIE_NATS_URL",)):
-                yield finding(at, "follows from the other values: leave it out")
+    unfit = list(pod_settings.wrong(values.settings, values.nats.servers))
+    yield from unfit
+    if not unfit and not values.nats.storage.endswith("m"):
+        aside = pod_settings.set_aside(pod_settings.limits(values.settings))
+        if aside > values.nats.file_store:
+            wanted = f"at least {math.ceil(aside * 10 / 9 / 2**30)}Gi"
+            told = f"{values.nats.storage} is not {wanted}, of which streams set {aside / 2**30:.1f}Gi aside"
+            yield finding(("nats", "storage"), told, values.nats.storage, wanted)
 
 
 def _memories(values: Values) -> Iterator[Finding]:

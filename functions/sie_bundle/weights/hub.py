@@ -147,10 +147,15 @@ def _named(files: Sequence[str], folder: Path) -> list[str]:
 
 def _reach(endpoint: str) -> None:
     """Open one connection to the hub, or to the proxy that stands before it."""
-    url = urlsplit(endpoint)
-    if not proxy_bypass(url.netloc.rpartition("@")[2]) and (proxy := getproxies().get(url.scheme)):
-        url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    setting = "HF_ENDPOINT"
+    try:
+        url = urlsplit(endpoint)
+        if not proxy_bypass(url.netloc.rpartition("@")[2]) and (proxy := getproxies().get(url.scheme)):
+            setting = f"{url.scheme.upper()}_PROXY"
+            url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    except ValueError:  # its text would quote what may be part of a password
+        raise SourceError(f"{setting} is no URL with a port that is a number", "network") from None
     try:
         socket.create_connection((host, port), timeout=CONNECT_S).close()
     except socket.gaierror:
