@@ -153,7 +153,8 @@ class NatsBroker:
         await self.hands.close()
         with suppress(nats.errors.Error):
             await self.nc.flush(timeout=1)
-        await self.nc.close()
+        with suppress(OSError, RuntimeError):  # of the socket, when its server has gone away
+            await self.nc.close()
         self.duties.check()
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
