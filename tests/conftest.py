@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sie_broker.contract import Broker
 from sie_broker.jetstream.nats_broker import NatsBroker
@@ -23,6 +24,10 @@ from sie_broker.memory import MemoryBroker
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in a shell's background job, and would be in every process that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine is not a failing test.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 

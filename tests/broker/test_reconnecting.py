@@ -32,3 +32,14 @@ async def test_what_ends_while_nats_is_away_is_not_subscribed_again(tmp_path: Pa
                     await task
         await eventually(lambda: set(broker.nc._subs) == before, 5)
         await broker.close()
+
+
+async def test_a_broker_whose_server_has_just_gone_away_is_closed_without_an_error(tmp_path: Path) -> None:
+    with ExitStack() as server:
+        broker = NatsBroker(server.enter_context(running_nats(tmp_path)), name="test")
+        await broker.connect()
+        server.close()
+        await eventually(lambda: broker.nc.is_reconnecting)
+        await broker.nc.publish("sie.test", b"what nobody hears" * 100_000)
+        await broker.close()
+        assert broker.nc.is_closed

@@ -11,7 +11,6 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from starlette.applications import Starlette
 
 from sie_broker.contract import Broker
@@ -35,10 +34,6 @@ from sie_sdk.outputs import DenseOutput, MultivectorOutput, Output, SparseOutput
 from sie_sdk.replies import Extracted
 from sie_sdk.types import Classification, Entity, OutputType, Timing, Usage
 from tests.conftest import eventually
-
-# A busy machine is not a failing test.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 SPEC = ModelSpec(
     id="org/counting-model",

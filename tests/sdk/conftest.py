@@ -1,4 +1,4 @@
-"""What the SDK's suite shares: a scripted HTTP server, both kinds of client, and hypothesis without stopwatches."""
+"""What the SDK's suite shares: a scripted HTTP server and both kinds of client."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from sie_sdk import SIEAsyncClient, SIEClient
 from tests.sdk.scripted_server import ScriptedServer
-
-# A busy machine is not a failing test.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 
 @pytest.fixture
