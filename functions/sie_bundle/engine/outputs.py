@@ -31,17 +31,6 @@ def count(by_head: Mapping[str, Outputs]) -> int:
     return len(next(iter(by_head.values())))
 
 
-def size(by_head: Mapping[str, Outputs]) -> int:
-    """How many bytes they take."""
-    return sum(map(_size, by_head.values()))
-
-
-def _size(rows: Outputs) -> int:
-    if isinstance(rows, np.ndarray):
-        return rows.nbytes
-    return sum(row.indices.nbytes + row.values.nbytes if isinstance(row, SparseRow) else row.nbytes for row in rows)
-
-
 def join(parts: Sequence[Outputs]) -> Outputs:
     """Parts of one head's outputs in one, in order."""
     if len(parts) == 1:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 from sie_broker import clock
 from sie_broker.records import Work
-from sie_bundle.engine import outputs
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.failure import tellably
-from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.outputs import Outputs, SparseRow
 from sie_bundle.engine.request import Forwarded
 from sie_bundle.engine.row import Row
 from sie_bundle.models.spread import as_long_as
@@ -135,7 +134,8 @@ class Operation(Generic[Parsed]):
             )
             return plan.finish(done.outputs, timing, Usage(input_tokens=sum(len(row) for row in plan.rows)))
 
-        short = len(plan.rows) <= INLINE_ITEMS and outputs.size(done.outputs) <= INLINE_OUTPUT_BYTES and not plan.long
+        short = len(plan.rows) <= INLINE_ITEMS and not plan.long
+        short = short and sum(map(_bytes_of, done.outputs.values())) <= INLINE_OUTPUT_BYTES
         return await self._aside(work, short, finish)
 
     async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
@@ -166,6 +166,12 @@ class Operation(Generic[Parsed]):
             return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], unless_late)
         finally:
             left.set()  # a thread does not hear that its caller was cancelled
+
+
+def _bytes_of(rows: Outputs) -> int:
+    if not isinstance(rows, list):
+        return rows.nbytes
+    return sum(row.indices.nbytes + row.values.nbytes if isinstance(row, SparseRow) else row.nbytes for row in rows)
 
 
 def _ms(seconds: float) -> float:
