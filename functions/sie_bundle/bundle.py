@@ -28,7 +28,8 @@ from sie_bundle.engine.failure import is_sound
 from sie_bundle.engine.native import KEPT
 from sie_bundle.membership import Membership
 from sie_bundle.operations import encode, extract, score
-from sie_bundle.operations.operation import GPU_INLINE_BYTES, INLINE_BYTES, Operation
+from sie_bundle.operations.aside import GPU_INLINE_BYTES, INLINE_BYTES
+from sie_bundle.operations.operation import Operation
 from sie_bundle.pins import Pins
 from sie_bundle.presence import Counts, Presence
 from sie_bundle.residency.memory import Memory, keep_freed

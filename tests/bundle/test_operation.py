@@ -23,7 +23,8 @@ from sie_bundle.engine.row import Row
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.spread import LOT, Spread
 from sie_bundle.operations import encode, extract, score
-from sie_bundle.operations.operation import INLINE_BODY_BYTES, Operation, Plan
+from sie_bundle.operations.aside import INLINE_BODY_BYTES
+from sie_bundle.operations.operation import Operation, Plan
 from sie_bundle.residency.residency import Residency
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource

@@ -1,15 +1,11 @@
 """One operation of a bundle, from a request's bytes to the reply's: the way encode, score and extract share.
 
-Parse, load, tokenize, forward, finish, and the clock readings between them. Owns the order and the threads: what takes
-less than a hop to another thread and back is done on the event loop, by what it is that has to be done: bytes read,
-texts tokenized, outputs written; the rest in a pool beside the device's. What each operation does differently stands in
-``encode``, ``score``, ``extract``.
+Parse, load, tokenize, forward, finish, and the clock readings between them. Owns the order; where each step is done is
+``aside``'s. What each operation does differently stands in ``encode``, ``score``, ``extract``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
@@ -18,44 +14,24 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, Type
 from sie_broker import clock
 from sie_broker.records import Work
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.failure import tellably
-from sie_bundle.engine.outputs import Outputs, SparseRow
+from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.request import Forwarded
 from sie_bundle.engine.row import Row
-from sie_bundle.models.spread import as_long_as
+from sie_bundle.operations.aside import INLINE_BYTES, INLINE_ITEMS, Aside, parsed_at_once, written_at_once
 from sie_bundle.residency.residency import Residency
 from sie_bundle.resolved import spec_of
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.profile import LORA, lora_of, options_of
 from sie_config.registry import Registry
-from sie_sdk.errors import DeadlineExceededError, InferenceError
+from sie_sdk.errors import InferenceError
 from sie_sdk.types import Priority, Timing, Usage
 from sie_sdk.wire import Request as AnyRequest
 
 if TYPE_CHECKING:
     from sie_bundle.models.model import Model  # brings torch
 
-T = TypeVar("T")
 Request = TypeVar("Request", contravariant=True)
 Parsed = TypeVar("Parsed", bound=AnyRequest)
-
-LATE = "The deadline passed while texts were tokenized."
-
-INLINE_ITEMS = 32
-"""Items of a request, and rows of a plan, that may be dealt with on the event loop: each takes its time, however small
-it is."""
-
-INLINE_BODY_BYTES = 256 * 1024
-"""Bodies up to this size are parsed without leaving the event loop."""
-
-INLINE_BYTES = 4096
-"""Requests up to this size, with what stands beside each of their texts, are tokenized there: some 0.2 ms at most."""
-
-INLINE_OUTPUT_BYTES = 64 * 1024
-"""Outputs up to this size become a reply there: sixteen vectors of 1024 numbers."""
-
-GPU_INLINE_BYTES = 512
-"""Tokenized there beside a GPU: cores have nothing else to do, and the event loop is what everybody waits for."""
 
 
 class Plan(NamedTuple):
@@ -103,7 +79,7 @@ class Operation(Generic[Parsed]):
         self._registry = registry
         self._residency = residency
         self._executor = executor
-        self._threads = threads
+        self._aside = Aside(threads)
         self._inline_bytes = inline_bytes
         self._repeated = repeated
 
@@ -115,7 +91,7 @@ class Operation(Generic[Parsed]):
         """
         taken, queued_s = time.monotonic(), max(0.0, clock.now() - work.time)
         size = len(work.data)
-        request = await self._aside(work, size <= INLINE_BODY_BYTES, lambda: self._parse(work.data))
+        request = await self._aside(work, parsed_at_once(size), lambda: self._parse(work.data))
         spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
         small = size <= self._inline_bytes and len(request.items) <= INLINE_ITEMS
@@ -134,8 +110,7 @@ class Operation(Generic[Parsed]):
             )
             return plan.finish(done.outputs, timing, Usage(input_tokens=sum(len(row) for row in plan.rows)))
 
-        short = len(plan.rows) <= INLINE_ITEMS and not plan.long
-        short = short and sum(map(_bytes_of, done.outputs.values())) <= INLINE_OUTPUT_BYTES
+        short = not plan.long and written_at_once(len(plan.rows), done.outputs.values())
         return await self._aside(work, short, finish)
 
     async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
@@ -148,30 +123,6 @@ class Operation(Generic[Parsed]):
             if (row := error.details.pop("row", None)) is not None:
                 error.field = plan.item(row)
             raise
-
-    async def _aside(self, work: Work, small: bool, run: Callable[[], T]) -> T:
-        if small:
-            return tellably(run)
-        left = threading.Event()
-
-        def wanted() -> None:
-            if left.is_set() or (work.deadline is not None and clock.now() > work.deadline):
-                raise DeadlineExceededError(LATE)
-
-        def unless_late() -> T:
-            with as_long_as(wanted):
-                return tellably(run)
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads[work.priority], unless_late)
-        finally:
-            left.set()  # a thread does not hear that its caller was cancelled
-
-
-def _bytes_of(rows: Outputs) -> int:
-    if not isinstance(rows, list):
-        return rows.nbytes
-    return sum(row.indices.nbytes + row.values.nbytes if isinstance(row, SparseRow) else row.nbytes for row in rows)
 
 
 def _ms(seconds: float) -> float:

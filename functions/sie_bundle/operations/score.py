@@ -13,8 +13,9 @@ import numpy as np
 from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.row import Row
 from sie_bundle.operations import prompts
+from sie_bundle.operations.aside import INLINE_ITEMS, INLINE_OUTPUT_BYTES
 from sie_bundle.operations.encode import encode_rows
-from sie_bundle.operations.operation import INLINE_ITEMS, INLINE_OUTPUT_BYTES, Plan
+from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options, longest_text
 from sie_bundle.operations.tokens import kept
 from sie_config.model import runtime_options, template
