@@ -217,6 +217,28 @@ async def test_on_a_scarce_machine_a_load_is_paid_for_by_an_eviction(
     assert models.resident() == (b.id, c.id)
 
 
+async def test_what_was_let_go_is_returned_to_the_system_before_another_has_to_go(
+    tiny_folder: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = ROOMY
+
+    def free() -> None:
+        nonlocal used
+        used = ROOMY
+
+    models = residency(tiny_folder, loads, clock, reading=lambda: used)
+    monkeypatch.setattr(models, "free", free)
+    a, b, c = specs(tiny_folder, 3)
+    for spec in (a, b):
+        clock.now += 10
+        await models.model(spec)
+    used = Memory(950 << 20, 1000 << 20)
+    assert models.ease()
+    assert models.resident() == (b.id,)
+    await models.model(c)
+    assert models.resident() == (b.id, c.id)
+
+
 async def test_a_load_that_runs_out_of_memory_lets_others_go_and_tries_again(
     tiny_folder: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
