@@ -211,7 +211,7 @@ async def test_a_worker_that_leaves_gives_back_what_it_has(broker: NatsBroker, o
 
 
 async def test_work_that_takes_longer_than_a_lease_is_delivered_once(nats_url: str) -> None:
-    broker = NatsBroker(nats_url, name="test", limits=Limits(ack_wait_s=1))
+    broker = NatsBroker(nats_url, name="test", limits=Limits(ack_wait_s=2))
     await broker.connect()
     await broker.provision([(LANE, QUEUE.model)])
     taken: list[Delivery] = []
