@@ -135,6 +135,19 @@ async def test_the_only_worker_goes_to_and_fro_with_the_work(broker: Broker) -> 
             await eventually(lambda: scene.told() == {})
 
 
+async def test_an_idle_worker_is_moved_before_a_busy_one_and_stays_where_it_was_moved_to(broker: Broker) -> None:
+    async with assigning(broker) as scene:
+        await scene.beat("w1", in_flight=3)
+        await scene.beat("w2")
+        await scene.create()
+        await eventually(lambda: bool(scene.told()))
+        assert scene.told() == {"w2": "team-a"}
+        await scene.beat("w1")
+        await scene.create("team-b")
+        await eventually(lambda: len(scene.told()) == 2)
+        assert scene.told() == {"w1": "team-b", "w2": "team-a"}
+
+
 async def test_a_worker_of_another_home_or_bundle_or_one_that_drains_is_left_alone(broker: Broker) -> None:
     async with assigning(broker) as scene:
         await scene.beat("gold", Lane("gold", "default", "cpu"), home="gold")

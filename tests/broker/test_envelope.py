@@ -6,7 +6,7 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sie_broker import subjects
@@ -89,7 +89,15 @@ def test_work_survives_the_envelope(work: Work) -> None:
     assert envelope.to_work(headers, body) == work
 
 
+@given(works)
+def test_work_that_does_not_say_how_urgent_it_is_is_interactive(work: Work) -> None:
+    headers, body = envelope.from_work(work, source="/ingress/i")
+    headers.pop("ce-priority", None)
+    assert envelope.to_work(headers, body).priority == "interactive"
+
+
 @given(replies)
+@example(Reply(id="a %41é", data=b"", worker="w"))
 def test_a_reply_survives_the_envelope(reply: Reply) -> None:
     headers, body = envelope.from_reply(reply)
     assert envelope.to_reply(headers, body) == reply

@@ -10,14 +10,16 @@ from contextlib import aclosing, contextmanager
 import msgspec
 import pytest
 
-from sie_broker import jobs, subjects
+from sie_broker import claim, jobs, subjects
 from sie_broker.contract import Delivery
 from sie_broker.jetstream import hands
 from sie_broker.jetstream.hands import Pulse
 from sie_broker.jetstream.nats_broker import NatsBroker
+from sie_broker.jetstream.peers import Place
 from sie_broker.jetstream.provisioning import Provisioner
 from sie_broker.jetstream.streams import Limits
 from sie_broker.records import Lane, Queue, Reply, Work
+from sie_sdk.errors import PayloadLostError, QueueUnavailableError
 from tests.conftest import eventually
 from tests.congruence.test_broker import Plenty
 
@@ -39,7 +41,7 @@ async def broker(nats_url: str) -> AsyncIterator[NatsBroker]:
 
 
 @contextmanager
-def pulling(broker: NatsBroker, taken: list[Delivery]) -> Iterator[None]:
+def pulling(broker: NatsBroker, taken: list[Delivery]) -> Iterator[asyncio.Task[None]]:
     """What is delivered is kept in ``taken``."""
 
     async def pull() -> None:
@@ -48,7 +50,7 @@ def pulling(broker: NatsBroker, taken: list[Delivery]) -> Iterator[None]:
                 taken.append(delivery)  # noqa: PERF401  # as they come
 
     pulls = asyncio.create_task(pull())
-    yield
+    yield pulls
     pulls.cancel()
 
 
@@ -73,9 +75,12 @@ async def test_work_that_comes_again_while_it_is_in_hand_is_one_delivery_with_th
     await broker.submit(work("first"))
     with pulling(broker, taken):
         await eventually(lambda: len(taken) == 1)
+        (held,) = broker.hands.held.values()
+        older = held.lease
         await forget(broker)
         await broker.submit(work("second"))  # comes after the first one has come again
         await eventually(lambda: len(taken) == 2)
+        assert held.lease != older, "else the acknowledgement goes nowhere"
         assert [delivery.work.id for delivery in taken] == ["first", "second"]
         for delivery in taken:
             await delivery.ack()
@@ -97,6 +102,39 @@ async def test_work_whose_acknowledgement_was_forgotten_is_acknowledged_again_an
         assert [delivery.work.id for delivery in taken] == ["first", "second"]
         await taken[1].ack()
         await emptied(broker)
+
+
+async def test_what_was_once_here_and_is_no_more_is_given_back(broker: NatsBroker) -> None:
+    lease = await broker.nc.subscribe("lease")
+    await broker.hands._came_again(Place("sie_work_default", 1, 1), "lease")
+    assert (await lease.next_msg(10)).data == b"-NAK"
+
+
+async def test_only_what_was_settled_last_is_remembered(broker: NatsBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hands, "REMEMBERED", 2)
+    places = [Place("sie_work_default", sequence, 1) for sequence in range(3)]
+    for place in places:
+        await broker.hands.settle(place, "nobody.hears", b"+ACK")
+    assert [*broker.hands._settled] == places[1:]
+
+
+async def test_a_payload_stays_until_the_server_says_that_its_work_is_settled(broker: NatsBroker) -> None:
+    large = msgspec.structs.replace(work("large"), data=bytes(claim.WORK_INLINE_BYTES + 1))
+    taken: list[Delivery] = []
+    await broker.submit(large)
+    with pulling(broker, taken):
+        await eventually(lambda: len(taken) == 1)
+    payload = claim.payload_of(taken[0].work)
+    assert payload is not None
+    (held,) = broker.hands.held.values()
+    lease, held.lease = held.lease, "nobody.hears"
+    with pytest.raises(QueueUnavailableError):
+        await taken[0].ack()
+    assert await broker.payloads.load(payload) == large.data
+    held.lease = lease
+    await taken[0].ack()
+    with pytest.raises(PayloadLostError):
+        await broker.payloads.load(payload)
 
 
 @pytest.fixture
@@ -159,6 +197,32 @@ async def test_what_was_given_back_is_delivered_again(broker: NatsBroker) -> Non
         await taken[0].nak()
         await eventually(lambda: len(taken) == 2)
     assert [delivery.attempt for delivery in taken] == [1, 2]
+
+
+async def test_a_worker_that_leaves_gives_back_what_it_has(broker: NatsBroker, other: NatsBroker) -> None:
+    has, gets = list[Delivery](), list[Delivery]()
+    await broker.submit(work("first"))
+    with pulling(other, has) as pulls:
+        await eventually(lambda: len(has) == 1)
+    await asyncio.wait({pulls})  # else what it gives back comes to it once more
+    await other.close()
+    with pulling(broker, gets):
+        await eventually(lambda: len(gets) == 1, deadline_s=Limits().ack_wait_s / 2)
+
+
+async def test_work_that_takes_longer_than_a_lease_is_delivered_once(nats_url: str) -> None:
+    broker = NatsBroker(nats_url, name="test", limits=Limits(ack_wait_s=2))
+    await broker.connect()
+    await broker.provision([(LANE, QUEUE.model)])
+    taken: list[Delivery] = []
+    await broker.submit(work("long"))
+    with pulling(broker, taken):
+        await eventually(lambda: len(taken) == 1)
+        since = time.monotonic()
+        await eventually(lambda: time.monotonic() - since > 2.5)
+        consumer = await broker.nc.jetstream().consumer_info(subjects.stream(LANE.pool), subjects.consumer(QUEUE))
+        assert (consumer.num_ack_pending, consumer.num_redelivered) == (1, 0)
+    await broker.close()
 
 
 async def test_a_reply_that_was_kept_while_its_inbox_heard_nothing_is_found_after_the_reconnection(

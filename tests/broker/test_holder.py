@@ -262,6 +262,15 @@ async def test_pods_are_counted_by_the_rate_that_was_measured_and_the_next_holde
         await eventually(lambda: held.asked == [5])
 
 
+async def test_a_rate_that_was_only_set_is_not_kept_for_the_next_holder() -> None:
+    broker, at = MemoryBroker(), time.time()
+    told = LaneStatus(LANE, waiting=0, rate=50.0, measured=False, wanted=0, live=0, at=at)
+    await broker.lanes.put(lane_status.key(LANE), msgspec.json.encode(told))
+    await submit(broker, 1)
+    async with holding(broker):
+        await eventually(lambda: standing(broker) == (1, POLICY.pod_rate, False, 1, 0))
+
+
 async def test_everybody_is_told_how_a_lane_stands_and_that_it_went_to_rest() -> None:
     broker = MemoryBroker()
     async with holding(broker) as held:

@@ -62,6 +62,12 @@ async def test_a_lane_at_rest_is_told_once() -> None:
     assert await written((0.0, BUSY), (2.0, AT_REST), *((10.0 + at, AT_REST) for at in range(60))) == [7, 0]
 
 
+def test_a_lane_with_work_or_a_pod_that_is_wanted_or_there_is_not_at_rest() -> None:
+    assert AT_REST.at_rest
+    for name in ("waiting", "wanted", "live"):
+        assert not msgspec.structs.replace(AT_REST, **{name: 1}).at_rest
+
+
 async def test_a_new_leader_reads_what_the_last_one_told(broker: Broker) -> None:
     await broker.provision([])
     await broker.lanes.put("team=2Ea.minilm.cpu", b"[12.5]")

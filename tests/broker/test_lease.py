@@ -142,6 +142,33 @@ async def test_who_claims_it_has_it_before_it_ends_and_the_holder_stops_at_its_n
             assert (first.terms, second.terms) == (1, 1)
 
 
+async def test_who_stands_by_and_leaves_does_not_take_it_from_its_holder(bucket: Bucket) -> None:
+    holder, late = candidate(bucket, ttl_s=LONG_S, renew_s=LONG_S), candidate(bucket, ttl_s=LONG_S)
+    async with holder.leading():
+        await eventually(lambda: holder.acting)
+        async with late.leading():
+            await eventually(lambda: late.lease._other is not None)
+        assert await bucket.get("demand") is not None
+
+
+async def test_it_is_held_until_its_holder_s_work_has_come_to_its_end(bucket: Bucket) -> None:
+    acts, found = asyncio.Event(), list[bytes | None]()
+
+    async def act() -> None:
+        acts.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            found.extend([await bucket.get("demand") for _ in range(10)])  # longer than a release takes
+
+    leading = asyncio.create_task(Lease(bucket, "demand").lead(act))
+    await acts.wait()
+    leading.cancel()
+    await asyncio.wait({leading})
+    assert len(found) == 10 and None not in found
+    assert await bucket.get("demand") is None
+
+
 async def test_a_holder_that_cannot_renew_stops_before_another_begins(bucket: Bucket) -> None:
     cut_off = Sometimes(bucket)
     first, second = candidate(cut_off), candidate(bucket)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sie_broker.demand.holder import Holder
@@ -23,7 +23,7 @@ from tests.broker.test_holder import Held, SometimesBlindBroker
 from tests.conftest import eventually
 
 POLICY = Policy(max_scale=4, quiet_s=0.15, objective_s=1, pod_rate=2)
-HOME, TEAM, GOLD = (Lane(name, "default", "cpu") for name in ("default", "team-a", "gold"))
+HOME, TEAM, OTHER, GOLD = (Lane(name, "default", "cpu") for name in ("default", "team-a", "team-b", "gold"))
 
 
 def pool(*, most: int = 3, minimum: int = 0, now: float = 1000.0, ttl_s: float = 600.0) -> Pool:
@@ -69,15 +69,15 @@ def test_lanes_that_stand_alone_are_left_as_they_are() -> None:
 
 
 def test_the_lanes_of_pools_add_up_to_the_service_their_workers_come_from() -> None:
-    other = Lane("team-b", "default", "cpu")
-    assert services({HOME: 1, TEAM: 1, other: 1, GOLD: 2}, table(pool())) == {HOME: 3, GOLD: 2}
+    assert services({HOME: 1, TEAM: 1, OTHER: 1, GOLD: 2}, table(pool())) == {HOME: 3, GOLD: 2}
     assert services({TEAM: 0}, table()) == {HOME: 0}
 
 
 @given(
-    st.dictionaries(st.sampled_from([HOME, TEAM, GOLD]), st.integers(0, 4)),
-    st.dictionaries(st.sampled_from([HOME, TEAM, GOLD]), st.integers(0, 4)),
+    st.dictionaries(st.sampled_from([HOME, TEAM, OTHER, GOLD]), st.integers(0, 4)),
+    st.dictionaries(st.sampled_from([HOME, TEAM, OTHER, GOLD]), st.integers(0, 4)),
 )
+@example({HOME: 2, TEAM: 2}, {OTHER: 2})
 def test_workers_nobody_asked_for_are_those_that_their_service_has_too_many(
     present: dict[Lane, int], asked: dict[Lane, int]
 ) -> None:

@@ -15,7 +15,7 @@ from sie_broker.pools import pool as pools
 from sie_broker.pools import pool_table
 from sie_broker.pools.pool import Assignment, Pool
 from sie_broker.pools.pool_table import PoolTable
-from sie_broker.records import Lane
+from sie_broker.records import Entry, Lane
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
 
@@ -100,6 +100,42 @@ async def test_a_change_that_others_get_in_the_way_of_is_decided_anew(ready: Bro
     await asyncio.gather(lengthen(mine), lengthen(yours))
     kept = await PoolTable(ready.pools).look_up("team-a")
     assert kept is not None and kept.ttl_s == 80.0
+
+
+async def test_a_pool_that_is_renewed_while_it_is_to_be_removed_lives(
+    ready: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed, read = msgspec.structs.replace(POOL, last_renewed=150.0), ready.pools.read
+
+    async def overtaken(key: str) -> Entry:
+        entry = await read(key)
+        monkeypatch.setattr(ready.pools, "read", read)
+        await ready.pools.put(key, pools.encode(renewed))
+        return entry
+
+    table = PoolTable(ready.pools)
+    await table.change("team-a", lambda _: POOL)
+    monkeypatch.setattr(ready.pools, "read", overtaken)
+    assert await table.change("team-a", lambda pool: None if pool == POOL else pool) == renewed
+    assert await PoolTable(ready.pools).look_up("team-a") == renewed
+
+
+async def test_what_is_told_while_the_whole_is_read_is_newer_than_it(
+    ready: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, returned = ready.pools.entries, asyncio.Event()
+
+    async def overtaken() -> dict[str, bytes]:
+        older = await entries()
+        await PoolTable(ready.pools).change("team-a", lambda _: POOL)
+        await eventually(lambda: table.pools == {"team-a": POOL})
+        returned.set()
+        return older
+
+    monkeypatch.setattr(ready.pools, "entries", overtaken)
+    async with following(ready) as table:
+        await returned.wait()
+        assert table.pools == {"team-a": POOL}
 
 
 async def test_a_change_that_was_refused_is_not_believed_for_long(ready: Broker) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_broker.demand.rate import ENOUGH_S, ENOUGH_WORKS, LONG_S, Rate, Rates, Window, learned
+from sie_broker.demand.rate import ENOUGH_S, ENOUGH_WORKS, LONG_S, Rate, Rates, Window, between, learned
 from sie_broker.records import Lane, WorkerState
 
 LANE = Lane(pool="default", bundle="minilm", profile="cpu")
@@ -69,6 +70,22 @@ def test_a_saturated_worker_s_true_rate_is_found_whenever_it_beats(
         if at > 8 * max(LONG_S if true < 1 else 0, ENOUGH_S, ENOUGH_WORKS / true):
             break
     assert learning.of(LANE).works_per_s == pytest.approx(true, rel=0.12)
+
+
+def test_a_window_is_done_with_enough_works_and_enough_seconds_or_after_a_long_time() -> None:
+    assert not Window(ENOUGH_WORKS, ENOUGH_S / 2).done
+    assert not Window(ENOUGH_WORKS - 1, ENOUGH_S).done
+    assert Window(ENOUGH_WORKS, ENOUGH_S).done
+    assert Window(0, LONG_S).done
+
+
+def test_between_two_heartbeats_a_worker_did_what_the_second_has_more_and_nothing_if_it_did_not_only_work() -> None:
+    before, after = beat(10, 100, 1.0), beat(12, 130, 0.0)
+    assert between(before, after) == Window(30, 2.0, 0.0), "less than before is none"
+    assert between(after, before) == Window(0, 0.0, 10.0)
+    elsewhere = Lane(pool="team-a", bundle="minilm", profile="cpu")
+    for changed in ({"lane": elsewhere}, {"state": "draining"}, {"models": ("m", "n")}):
+        assert between(before, msgspec.structs.replace(after, **changed)) is None
 
 
 def beat(busy_s: float, works: int, full: float, worker: str = "w", models: tuple[str, ...] = ("m",)) -> WorkerState:

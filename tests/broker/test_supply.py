@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +90,19 @@ def test_the_next_holder_goes_on_with_the_time_of_the_one_before() -> None:
     supply.look({LANE: 1}, {}, 131.0)
     assert supply.failure(LANE, HELD, 131.0)
     assert supply.granted(LANE, 5, 0, 131.0) == 3
+
+
+@pytest.mark.parametrize("times", [(100.0, 200.0), (200.0, 100.0)])
+def test_of_what_lanes_say_of_one_service_the_longest_wait_counts(times: tuple[float, float]) -> None:
+    supply = Supply(30.0)
+    for lane, since in zip((LANE, msgspec.structs.replace(LANE, pool="team-a")), times, strict=True):
+        supply.recall(lane, LANE, 0, since)
+    assert supply.missing == {LANE: 100.0}
+
+
+def test_what_a_lane_has_all_of_again_it_may_count_on_from_then_on() -> None:
+    again = granted(Granted(3, 0.0), 5, 3, SETTLED_S - 1)
+    assert granted(again, 5, 2, SETTLED_S + 1).pods == 3
 
 
 def test_a_lane_may_count_on_the_most_it_had_until_it_has_had_fewer_than_it_wants_for_long() -> None:

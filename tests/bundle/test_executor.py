@@ -183,7 +183,7 @@ async def test_the_item_is_named_by_its_place_in_the_request_even_in_a_later_sli
     async with running(ceiling=2) as executor:
         with pytest.raises(InferenceError) as caught:
             await executor.forward(model, rows(1, 2, 3, BROKEN, 5, 6), HEADS)
-    assert caught.value.field == "items[3]"
+    assert (caught.value.field, caught.value.details["row"]) == ("items[3]", 3)
     assert model.batches == [[1, 2], [3, BROKEN]], "the rest of a failed request is not computed"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from sie_bundle.engine import executor as executor_module
 from sie_bundle.engine.executor import Executor
-from sie_bundle.engine.gathering import CROWD, LONGEST_S, awaited, patience_s
+from sie_bundle.engine.gathering import CROWD, LONGEST_S, Gathering, awaited, patience_s
 from tests.bundle.test_executor import HEADS, Gated, busy, queued, rows, running
 from tests.conftest import eventually
 
@@ -44,6 +45,14 @@ def test_of_two_streams_neither_takes_all() -> None:
 def test_a_wait_is_a_part_of_the_pass_before_and_short() -> None:
     assert patience_s(0.01) == pytest.approx(0.003)
     assert patience_s(60.0) == LONGEST_S
+
+
+def test_a_wait_that_has_ended_takes_no_stream_any_more() -> None:
+    lock = threading.RLock()
+    gathering = Gathering(lock)
+    with lock:
+        gathering.wait(2, 0.0)
+    assert gathering.streams == 0
 
 
 async def test_callers_who_come_back_one_after_the_other_share_the_next_pass(patient: None) -> None:

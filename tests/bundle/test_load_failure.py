@@ -102,6 +102,8 @@ def test_a_model_pauses_and_its_callers_hear_for_how_long() -> None:
     pausing = some.pausing(SPEC)
     assert pausing is not None and pausing.error.retry_after == 0.25
     assert type(pausing.error) is WeightsUnavailableError and pausing.error is not told
+    again = some.pausing(SPEC)
+    assert again is not None and again.error is not pausing.error, "errors collect the traces of all who raise them"
     clock.now += 0.25
     assert some.pausing(SPEC) is None
 
@@ -120,6 +122,13 @@ def test_another_kind_of_failure_starts_a_new_row() -> None:
     some.note(SPEC, error("network"))
     assert some.note(SPEC, error("gated")).retry_after == 300
     assert some.note(SPEC, error("network")).retry_after == 1
+
+
+def test_what_is_known_of_a_failure_is_no_error_that_anybody_raises() -> None:
+    some, raised = failures(Clock()), error("network")
+    told = some.note(SPEC, raised)
+    (known,) = some.latest(1)
+    assert len({id(each) for each in (raised, told, known.error)}) == 3
 
 
 def test_a_changed_spec_does_not_pause() -> None:

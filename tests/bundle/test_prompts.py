@@ -8,7 +8,7 @@ import pytest
 
 from sie_bundle.operations import prompts
 from sie_bundle.operations.options import Options
-from sie_bundle.operations.prompts import prompted
+from sie_bundle.operations.prompts import prompted, repeated
 from sie_config.model import runtime_options
 from sie_config.model.tasks import Dense, Multivector, Tasks
 from sie_sdk.errors import InputTooLongError, InvalidInputError
@@ -69,6 +69,14 @@ def test_a_template_that_is_none_is_refused_by_name(name: str) -> None:
 def test_a_default_instruction_that_no_template_takes_is_refused() -> None:
     assert refused(PLAIN, default_instruction="find").field == "params.options.default_instruction"
     assert one(PLAIN, doc_template="{instruction}{text}", default_instruction="find") == "q: ship"
+
+
+def test_a_long_text_many_times_is_refused_though_template_and_texts_are_small() -> None:
+    text, many = "x" * 20_000, {"query_template": "{text}" * 1000}
+    assert repeated([text], PLAIN, many, None) > prompts.MAX_REPEATED
+    with pytest.raises(InputTooLongError) as caught:
+        prompted([text], PLAIN, Options(many, runtime_options.ENCODE, "params.options"), None, is_query=True)
+    assert caught.value.field == "params.options.query_template"
 
 
 @pytest.mark.parametrize(

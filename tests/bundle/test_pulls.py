@@ -16,6 +16,7 @@ from sie_broker.records import PRIORITIES, Lane, Queue, Work
 from sie_bundle import pulls
 from sie_bundle.pulls import WANTED_S, Pulls
 from sie_bundle.worker import Worker
+from sie_config.past_specs import REMEMBERED_S
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually
@@ -32,7 +33,7 @@ class Standing:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.registry = Registry([*SPECS, PLANNED])
+        self.registry = Registry([*SPECS, PLANNED], clock=lambda: self.at)
         self.loaded: list[str] = []
         self.at = 0.0
         self.begun: list[Queue] = []
@@ -127,6 +128,18 @@ async def test_what_this_lane_does_not_serve_is_not_pulled_until_it_does(standin
     standing.registry.put(msgspec.structs.replace(PLANNED, status="ready"))
     standing.pulls.update()
     assert standing.pulled == {Queue(LANE, model) for model in ("org/m2", late.id, PLANNED.id)}
+
+
+async def test_a_model_that_left_the_lane_for_good_is_not_pulled_though_it_is_still_loaded(standing: Standing) -> None:
+    standing.loaded = ["org/m1", "org/m2"]
+    standing.pulls.start()
+    assert standing.pulled == both("org/m1") | both("org/m2")
+    standing.registry.remove("org/m2")
+    standing.pulls.update()
+    assert standing.pulled == both("org/m1") | both("org/m2"), "some of its work may still wait"
+    standing.at = REMEMBERED_S
+    standing.pulls.update()
+    assert standing.pulled == both("org/m1")
 
 
 async def test_work_of_a_model_that_left_the_catalogue_is_still_taken(standing: Standing) -> None:

@@ -19,9 +19,10 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.row import Row
 from sie_bundle.models.model import Model
+from sie_bundle.residency import residency as residency_module
 from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
-from sie_bundle.residency.residency import FREE_S
+from sie_bundle.residency.residency import FREE_S, Residency
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import OutOfMemoryError
 from tests import tiny_model
@@ -173,6 +174,66 @@ async def test_a_load_does_not_wait_for_ever_for_requests_that_keep_the_others(
     assert models.bytes == 0
 
 
+def looking(models: Residency, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every look for room from now on."""
+    looks, make_room = list[str](), models._models.make_room
+
+    def looked(name: str, size: int, *, scarce: int = 0) -> bool:
+        looks.append(name)
+        return make_room(name, size, scarce=scarce)
+
+    monkeypatch.setattr(models._models, "make_room", looked)
+    return looks
+
+
+async def some_more(looks: list[str]) -> None:
+    before = len(looks)
+    await eventually(lambda: len(looks) > before + 2)
+
+
+async def test_a_load_waits_for_one_that_arrives_and_then_again_for_who_uses_it(
+    tiny_folder: Path, loads: Loads, clock: Clock, size: int, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency_module, "RELEASE_S", 0.0)
+    a, b = specs(tiny_folder, 2)
+    models = residency(tiny_folder, loads, clock, max_bytes=size)
+    made.gates[a.id] = threading.Event()
+    arriving = asyncio.create_task(models.model(a))
+    await eventually(lambda: made.ids == [a.id])
+    looks = looking(models, monkeypatch)
+    waiting = asyncio.create_task(models.model(b))
+    await some_more(looks)
+    monkeypatch.setattr(residency_module, "RELEASE_S", 60.0)
+    await some_more(looks)
+    made.gates[a.id].set()
+    in_use = await arriving
+    await some_more(looks)
+    assert models.bytes == size and not waiting.done()
+    del in_use, arriving
+    await waiting
+    assert models.resident() == (b.id,)
+
+
+async def test_a_scarce_machine_drives_nobody_out_a_second_time_for_the_same_load(
+    tiny_folder: Path, loads: Loads, clock: Clock, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = ROOMY
+    models = residency(tiny_folder, loads, clock, max_bytes=2 * size, reading=lambda: used)
+    a, b, c = specs(tiny_folder, 3)
+    leaving = await models.model(a)
+    clock.now += 10
+    staying = await models.model(b)
+    looks, used = looking(models, monkeypatch), Memory(950 << 20, 1000 << 20)
+    waiting = asyncio.create_task(models.model(c))
+    await some_more(looks)
+    assert models.resident() == (b.id,)
+    del staying
+    await some_more(looks)
+    del leaving
+    await waiting
+    assert models.resident() == (b.id, c.id)
+
+
 async def test_loads_at_once_share_the_limit(tiny_folder: Path, loads: Loads, clock: Clock, size: int) -> None:
     models = residency(tiny_folder, loads, clock, max_bytes=2 * size)
     most = 0
@@ -237,6 +298,28 @@ async def test_on_a_scarce_machine_a_load_is_paid_for_by_an_eviction(
         clock.now += 10
         await models.model(spec)
     used = Memory(950 << 20, 1000 << 20)
+    await models.model(c)
+    assert models.resident() == (b.id, c.id)
+
+
+async def test_what_was_let_go_is_returned_to_the_system_before_another_has_to_go(
+    tiny_folder: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = ROOMY
+
+    def free() -> None:
+        nonlocal used
+        used = ROOMY
+
+    models = residency(tiny_folder, loads, clock, reading=lambda: used)
+    monkeypatch.setattr(models, "free", free)
+    a, b, c = specs(tiny_folder, 3)
+    for spec in (a, b):
+        clock.now += 10
+        await models.model(spec)
+    used = Memory(950 << 20, 1000 << 20)
+    assert models.ease()
+    assert models.resident() == (b.id,)
     await models.model(c)
     assert models.resident() == (b.id, c.id)
 

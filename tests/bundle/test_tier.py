@@ -144,6 +144,29 @@ def test_relief_comes_from_one_that_is_idle() -> None:
     assert some.find("busy") is user
 
 
+def test_the_largest_goes_first_where_memory_is_needed_at_once() -> None:
+    some = tier()
+    for name, size in (("small", 10), ("large", 30), ("middle", 20), ("newest", 10)):
+        some.put(name, Thing(), size)
+    assert [some.relieve() for _ in range(4)] == ["large", "middle", "small", "newest"]
+
+
+def test_an_older_version_goes_once_it_was_not_used_for_long_and_is_in_nobody_s_use() -> None:
+    clock = Clock()
+    some: Tier[Thing] = Tier(100, (), clock)
+    user = Thing()
+    for name, thing in (("a@1", user), ("a@2", Thing()), ("a@3", Thing()), ("b@1", Thing())):
+        some.put(name, thing, 10)
+    clock.now = 100.0
+    some.find("a@2")
+    some.find("a@3")
+    assert some.retire(1000.0) == []
+    assert some.retire(50.0) == [], "the one that is old enough is in use"
+    del user
+    assert some.retire(50.0) == ["a@1"]
+    assert some.names() == ("b@1", "a@2", "a@3")
+
+
 def test_many_threads_at_once_keep_the_account() -> None:
     some = tier(1 << 30, "keep")
     some.put("keep", Thing(), 7)

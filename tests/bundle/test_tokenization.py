@@ -13,10 +13,10 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import models
+from tokenizers import models, processors
 
 from sie_bundle.models.model import EncoderModel
-from sie_bundle.models.tokenization import Tokenizer
+from sie_bundle.models.tokenization import Tokenizer, _cut_pair
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 from tests import tiny_model
 from tests.golden import tiny_tokenizers
@@ -111,6 +111,50 @@ def test_a_pair_without_any_token_is_refused_and_named() -> None:
 @given(st.lists(st.text(), min_size=1, max_size=8))
 def test_a_text_has_the_same_tokens_in_any_company(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert lists(tokenizer, texts) == [lists(tokenizer, [text])[0] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "room", "kept"),
+    [
+        (3, 4, 7, (3, 4)),
+        (10, 3, 8, (5, 3)),
+        (3, 10, 8, (3, 5)),
+        (10, 12, 8, (4, 4)),
+        (12, 10, 7, (4, 3)),
+        (10, 12, 7, (3, 4)),
+        (9, 9, 0, (0, 0)),
+    ],
+)
+def test_of_a_pair_the_longer_loses_first_and_then_both_alike(
+    first: int, second: int, room: int, kept: tuple[int, int]
+) -> None:
+    assert _cut_pair(first, second, room) == kept
+
+
+def framed(tiny_folder: Path) -> Tokenizer:
+    """With RoBERTa's two separators between a pair, of which the first is of the first type."""
+    own = tokenizers.Tokenizer.from_file(str(tiny_folder / "tokenizer.json"))
+    own.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] [SEP]:1 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+    )
+    return Tokenizer(own)
+
+
+def test_a_separator_of_the_first_type_stays_so_before_one_of_the_second(tiny_folder: Path) -> None:
+    (row,) = framed(tiny_folder).pairs("hello world", ["ship"], 32)
+    assert row.ids.tolist() == [CLS, HELLO, WORLD, SEP, SEP, 6, SEP]
+    assert row.second == 4
+
+
+def test_a_label_leaves_room_for_a_token_of_the_text_or_is_told_what_it_takes(tiny_folder: Path) -> None:
+    tokenizer = framed(tiny_folder)
+    (row,) = tokenizer.hypotheses(["hello hello"], ["world world"], 7)
+    assert row.ids.tolist() == [CLS, HELLO, SEP, SEP, WORLD, WORLD, SEP]
+    with pytest.raises(InputTooLongError, match="7 tokens; the model reads 6") as caught:
+        tokenizer.hypotheses(["hello hello"], ["world", "world world"], 6)
+    assert (caught.value.field, caught.value.limit) == ("params.labels[1]", 6)
 
 
 def test_a_query_is_tokenized_once_for_all_its_documents(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_an_unknown_model_is_the_client_s_own_error_with_our_code(every: dict[st
 def test_watching_brings_frames_of_the_cluster(read: dict[str, Any], mode: str) -> None:
     first, second = read["frames"][mode]
     assert second["timestamp"] > first["timestamp"]
-    assert second["cluster"]["worker_count"] == 1 and second["cluster"]["total_qps"] >= 0
+    assert second["cluster"]["worker_count"] == 1 and "total_qps" in second["cluster"]
     (model,) = second["models"]
     assert (model["name"], model["state"], model["worker_count"], model["gpu_types"]) == (MODEL, "loaded", 1, ["cpu"])
 

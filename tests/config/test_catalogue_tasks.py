@@ -21,6 +21,7 @@ from tests.golden.checkpoint_table import CHECKPOINTS
 ROOT = Path(__file__).parents[2]
 SPECS = [spec for spec in catalog.load().values() if spec.tasks.dense is None]
 READY = [spec for spec in SPECS if spec.status == "ready"]
+WITH_CHECKPOINT = {record.model for record in CHECKPOINTS.values()}
 LAPTOP = placement.deployment("cpu")
 BUNDLES = {bundle.id: bundle for bundle in bundle_spec.load()}
 
@@ -51,11 +52,15 @@ def test_a_ready_model_is_of_a_family_of_its_bundle_and_says_what_it_was_compare
     assert spec.parity and all((ROOT / own.test).is_file() for own in spec.parity)
 
 
-@pytest.mark.parametrize("key", CHECKPOINTS)
-def test_a_model_with_a_golden_checkpoint_names_its_golden_test(key: str) -> None:
-    for spec in SPECS:
-        if spec.id == CHECKPOINTS[key].model:
-            assert any(own.test.startswith("tests/golden/") for own in spec.parity)
+@pytest.mark.parametrize("spec", each([spec for spec in SPECS if spec.id in WITH_CHECKPOINT]))
+def test_a_model_with_a_golden_checkpoint_names_its_golden_test(spec: ModelSpec) -> None:
+    assert any(own.test.startswith("tests/golden/") for own in spec.parity)
+
+
+def test_some_models_of_each_task_have_a_golden_checkpoint() -> None:
+    checked = [spec for spec in SPECS if spec.id in WITH_CHECKPOINT]
+    for task in ("score", "extract"):
+        assert [spec for spec in checked if getattr(spec.tasks, task) is not None]
 
 
 @pytest.mark.parametrize("spec", each([spec for spec in SPECS if spec.bundle == "gliner"]))

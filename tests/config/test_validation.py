@@ -129,6 +129,7 @@ def test_every_valid_spec_is_read_back_from_what_is_written_of_it(spec: ModelSpe
         ("inputs", ["txt"], "inputs[0]", "did you mean text?"),
         ("files", ["../secret"], "files[0]", "a path inside of the model's folder"),
         ("files", ["/etc/passwd"], "files[0]", "a path inside of the model's folder"),
+        ("files", ["..\\secret"], "files[0]", "a path inside of the model's folder"),
         ("machine_profiles", ["l 4"], "machine_profiles[0]", "is not a name"),
         ("options", ["top_kk"], "options[0]", "did you mean top_k?"),
         ("default_profile", "fst", "default_profile", "is not among the profiles; did you mean fast?"),
@@ -157,6 +158,10 @@ def test_a_fault_is_told_by_its_path_and_by_nothing_else(path: str, value: Any, 
     faults = told(changed(path, value))
     assert [*faults] == [fault]
     assert message in faults[fault]
+
+
+def test_a_profile_may_have_texts_as_long_as_the_model_reads() -> None:
+    assert validation.faults(changed("profiles.fast.options.max_seq_length", WRITTEN["max_sequence_length"])) == []
 
 
 def test_a_template_or_a_prompt() -> None:

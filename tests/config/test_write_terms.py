@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from sie_broker.contract import Broker
+from sie_config.api import write_terms
 from sie_config.model import model_spec
 from sie_config.model.model_spec import ModelSpec
 from tests.config.served import Service, error, served
@@ -56,6 +57,14 @@ async def test_a_dry_run_says_what_the_write_then_does_and_changes_nothing(
     done = await service.send(method, path, body, idempotency_key="k")
     assert (done.json()["dry_run"], done.json()["epoch"], service.epoch) == (False, before + 1, before + 1)
     assert tried.json()["changes"] == done.json()["changes"] != []
+
+
+@pytest.mark.parametrize("condition", ["if-match", "if-none-match"])
+def test_a_write_under_another_condition_is_another_write(condition: str) -> None:
+    def digest(**headers: str) -> str:
+        return write_terms.read("PUT /models/m", {}, headers, b"{}", ()).digest
+
+    assert len({digest(), digest(**{condition: "*"}), digest(**{condition: '"a"'})}) == 3
 
 
 @pytest.mark.parametrize("query", ["dry_run=yes", "dryrun=true", "dry_run=true&x=1", "owner=a"])

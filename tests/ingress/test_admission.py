@@ -84,6 +84,14 @@ def test_the_same_job_asked_for_twice_counts_once() -> None:
         assert refused(admission, at=0.0)
 
 
+def test_a_job_that_is_answered_gives_back_all_its_works() -> None:
+    admission = Admission(5)
+    queue(admission, "j", 4)
+    admission.answered("j")
+    with admission.admit("acme", 4, 0.0):
+        assert not refused(admission)
+
+
 def test_a_repeat_of_a_job_is_let_in_and_its_answer_is_the_job_s() -> None:
     admission = Admission(1)
     queue(admission, "j")

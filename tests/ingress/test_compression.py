@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
 
 from sie_ingress import compression
-from sie_ingress.compression import ENCODINGS, SMALLEST_BYTES, Encoding, chosen, pack, unpack
+from sie_ingress.compression import ENCODINGS, SMALLEST_BYTES, Compressed, Encoding, chosen, pack, unpack
 from sie_sdk import results, wire
 from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
 from sie_sdk.types import EncodeRequest, ExtractRequest, Item, ScoreRequest
@@ -227,6 +228,20 @@ def test_float_vectors_are_sent_as_they_are_and_bits_are_packed() -> None:
         assert pack(numbers.astype(np.float16).tobytes(), encoding, wire.MSGPACK) is None
         assert pack((numbers * 40).astype(np.int8).tobytes(), encoding, wire.MSGPACK) is None
         assert pack(msgspec.json.encode(numbers.tolist()), encoding, wire.JSON) is not None
+
+
+async def test_an_answer_in_pieces_is_sent_whole_and_as_it_is() -> None:
+    piece = b"a" * 2 * SMALLEST_BYTES
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        for more in (True, False):
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(Compressed(app)), base_url="http://ingress") as client:
+        answer = await client.get("/", headers={"Accept-Encoding": "gzip"})
+    assert answer.content == piece * 2
+    assert "content-encoding" not in answer.headers and "content-length" not in answer.headers
 
 
 async def test_the_catalogue_and_the_document_of_the_api_are_compressed_once_they_are_large(desk: Desk) -> None:

@@ -50,6 +50,12 @@ async def test_a_future_that_did_not_come_in_time_is_still_usable_and_a_coroutin
     await eventually(cancelled.is_set)
 
 
+async def test_of_a_hold_that_has_ended_nothing_is_kept() -> None:
+    held, answer = Held(), asyncio.get_running_loop().create_future()
+    assert await held.within(0, answer, LANE) is None
+    assert not held._wakers
+
+
 async def test_what_the_answer_raises_is_raised() -> None:
     async def fails() -> None:
         raise ZeroDivisionError

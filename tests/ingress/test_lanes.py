@@ -95,6 +95,35 @@ async def test_an_ingress_that_has_just_started_knows_from_others_how_late_a_lan
     assert await lanes.look_again_s(LANE) == LOOK_AT_MOST_S
 
 
+async def test_what_nobody_has_told_of_for_long_makes_no_lane_late() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 5.0, clock)
+    lanes.told(lane_status.key(LANE), standing(clock.now, 0, missing_since=clock.now - 65))
+    clock.now += BELIEVED_S
+    assert await lanes.retry_after(LANE) == 5.0
+
+
+async def test_a_start_counts_from_the_first_wake() -> None:
+    clock = Clock()
+    lanes = Lanes(MemoryBroker(), 30.0, clock)
+    lanes.woken(LANE)
+    lanes.told(lane_status.key(LANE), standing(clock.now, 0, wanted=0))  # as it stood before
+    clock.now += 10.0
+    lanes.woken(LANE)
+    assert await lanes.retry_after(LANE) == 20.0
+
+
+async def test_a_worker_that_only_changed_its_pool_says_nothing_of_how_long_starts_take() -> None:
+    clock, team = Clock(), msgspec.structs.replace(LANE, pool="team-a")
+    lanes = Lanes(MemoryBroker(), 30.0, clock)
+    lanes.woken(team)
+    clock.now += 2.0
+    moved = WorkerState(worker="w", lane=team, state="ready", at=clock.now, home="default")
+    lanes.heard("w", msgspec.msgpack.encode(moved))
+    lanes.heard("w", None)
+    assert await lanes.retry_after(team) == 30.0
+
+
 async def test_a_wake_that_came_to_nothing_makes_no_later_one_late() -> None:
     clock = Clock()
     lanes = Lanes(MemoryBroker(), 5.0, clock)

@@ -75,12 +75,21 @@ def test_splitting_a_score_or_an_extract_names_each_item_by_its_place_in_the_req
     ]
 
 
+def test_a_part_has_at_most_256_items() -> None:
+    request = EncodeRequest([Item(text=text) for text in TEXTS])
+    assert [len(part.items) for part in parts.split(request, SPEC)] == [256, 256, 88]
+
+
 def test_multivectors_are_split_by_the_size_of_their_reply_and_vectors_by_their_own() -> None:
     long = msgspec.structs.replace(EVERYTHING, max_sequence_length=512, tasks=Tasks(multivector=Multivector(dim=128)))
     request = EncodeRequest([Item(text="x" * 1000)] * 64)
     assert [len(part.items) for part in parts.split(request, long)] == [16] * 4
-    compact = EncodeRequest(request.items, EncodeParams(output_dtype="binary"))
+    compact = EncodeRequest(list(request.items) * 4, EncodeParams(output_dtype="binary"))
     assert len(parts.split(compact, long)) == 1
+    with_room_for_special_tokens = EncodeRequest([Item(text="x" * 120)] * 128)
+    assert [len(part.items) for part in parts.split(with_room_for_special_tokens, long)] == [64] * 2
+    filled_up = msgspec.structs.replace(long, tasks=Tasks(multivector=Multivector(dim=128, query_length=256)))
+    assert [len(part.items) for part in parts.split(EncodeRequest([Item(text="x")] * 64), filled_up)] == [32] * 2
     assert len(parts.split(request, SPEC)) == 1
     for muvera, sizes in (
         (True, [102, 26]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from sie_broker.memory_payloads import MemoryPayloads
@@ -81,6 +83,7 @@ async def test_a_reply_that_two_waited_for_is_remembered_once() -> None:
     replies.put(b"", reply)
     replies.put(b"", reply)
     assert replies.get("a", b"") is reply
+    await asyncio.sleep(0)  # a drop would be done now
     assert payloads.held
 
 
@@ -110,4 +113,5 @@ async def test_what_a_job_keeps_is_neither_remembered_nor_dropped() -> None:
     replies.put(b"", released)
     assert replies.release("b") is released
     replies.forget("b")
+    await asyncio.sleep(0)
     assert set(payloads.held) == {reply.dataref, released.dataref}

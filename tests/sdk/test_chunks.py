@@ -40,6 +40,11 @@ def test_a_long_list_of_short_texts_is_cut_evenly(count: int) -> None:
     assert max(len(chunk.items) for chunk in cut) - min(len(chunk.items) for chunk in cut) < len(cut)
 
 
+def test_chunks_are_filled_to_their_size_one_after_the_other() -> None:
+    for text, sizes in (("xxxx", [2] * 6), ("xxxxx", [2] * 6), ("xxxxxx", [1] * 12)):
+        assert [len(chunk.items) for chunk in chunks.each([text] * 12, 100, 10)] == sizes
+
+
 @given(SIZES)
 def test_items_that_come_one_by_one_are_cut_alike_whether_awaited_or_not(sizes: list[int]) -> None:
     items = texts(sizes)

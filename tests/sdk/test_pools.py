@@ -145,6 +145,16 @@ def test_a_renewal_is_never_later_than_a_third_of_the_lease(ttl_s: float, failur
     assert failures == 0 or pause <= leases.LONGEST_S
 
 
+def test_a_renewal_that_failed_is_tried_again_sooner_until_one_succeeds(server: ScriptedServer) -> None:
+    with SIEClient(server.url) as client:
+        lease = client.pool("team-a", {"cpu": 2}, ttl_s=30)
+        pauses = []
+        for error in (None, SIEError("No."), SIEError("No."), None):
+            lease._renewed(error)
+            pauses.append(lease._pause_s())
+    assert pauses == [10.0, 0.5, 1.0, 10.0]
+
+
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("sie-pool")]
 
@@ -182,6 +192,38 @@ async def test_a_pool_lives_in_its_async_block_and_leaves_no_task(server: Script
         assert tasks() == []
     ended = asked(server)
     assert ended[0] == "POST /v1/pools" and ended[-1] == "DELETE /v1/pools/team-a"
+
+
+def test_a_lease_that_is_entered_again_is_kept_again_and_its_client_forgets_it_at_the_end(
+    server: ScriptedServer,
+) -> None:
+    server.script = [MADE, DONE, MADE, *[DONE] * 100]
+    with SIEClient(server.url) as client:
+        lease = client.pool("team-a", {"cpu": 2}, ttl_s=600)
+        with lease:
+            assert client._leases == {lease}
+        lease._spec = msgspec.structs.replace(lease._spec, ttl_seconds=0.1)
+        with lease:
+            wait_until(lambda: len(bodies(server, RENEWED)) >= 2)
+        assert client._leases == set()
+
+
+async def test_an_async_client_forgets_a_lease_at_its_end(server: ScriptedServer) -> None:
+    server.script = [MADE, DONE]
+    async with SIEAsyncClient(server.url) as client:
+        async with client.pool("team-a", {"cpu": 2}, ttl_s=600) as lease:
+            assert client._leases == {lease}
+        assert client._leases == set()
+
+
+def test_a_forked_child_leaves_its_parent_s_pool_alone(server: ScriptedServer) -> None:
+    server.script = [MADE, DONE]
+    with SIEClient(server.url) as client, client.pool("team-a", {"cpu": 2}, ttl_s=600) as lease:
+        own, lease._pid = lease._pid, -1  # what a child sees: its own number is another
+        lease.__exit__()
+        assert asked(server) == ["POST /v1/pools"]
+        lease._pid = own
+    assert asked(server) == ["POST /v1/pools", "DELETE /v1/pools/team-a"]
 
 
 def away() -> list[Answer]:
