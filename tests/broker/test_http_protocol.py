@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -187,7 +188,7 @@ async def test_who_takes_nothing_of_an_answer_is_let_go_and_who_takes_it_slowly_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_protocol, "LOOK_S", 0.5)
-    monkeypatch.setattr(http_protocol, "STILL_S", 2.0)
+    monkeypatch.setattr(http_protocol, "STILL_S", 3.0)
     lost: list[http_protocol.Protocol] = []
     ended = http_protocol.Protocol.connection_lost
 
@@ -201,17 +202,20 @@ async def test_who_takes_nothing_of_an_answer_is_let_go_and_who_takes_it_slowly_
     monkeypatch.setattr(http_protocol.Protocol, "connection_lost", noted)
     async with process.serving(long, "127.0.0.1", 0, drain_s=1) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-        slow, other = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # so that each piece that is taken makes room
+        narrow.connect(("127.0.0.1", port))
+        slow, other = await asyncio.open_connection(sock=narrow, limit=1024)
         writer.write(headers(100))
         other.write(headers(100))
         taken = 0
         async with asyncio.timeout(60):
             await eventually(lambda: http_protocol.unsent_bytes() > 60_000_000)
             while not lost:
-                taken += len(await slow.read(1024)) if taken < 40_000_000 else 0
-                await asyncio.sleep(0)
+                taken += len(await slow.readexactly(65536))
+                await asyncio.sleep(0.02)  # some 3 MB/s, and 50 in all
             while taken < 50_000_000:
-                taken += len(await slow.read(500_000))
+                taken += len(await slow.readexactly(min(500_000, 50_000_000 - taken)))
         assert len(lost) == 1
         assert http_protocol.unsent_bytes() == 0
         writer.close()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental import _config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -52,7 +53,7 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Tensor, "cpu", brought)
     monkeypatch.setattr(packed_encoder, "kernel", lambda device, dtype: request.param)
-    with OneDevice():  # type: ignore[no-untyped-call]
+    with OneDevice(), _config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[no-untyped-call, attr-defined]
         yield
 
 

@@ -40,6 +40,9 @@ class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 def row(ids: Sequence[int] | Ids) -> Row:
     """A single text's row."""
-    # Packed, a list's numbers are read twice as fast as numpy reads them.
-    made = np.frombuffer(pack(f"{len(ids)}q", *ids), np.int64) if isinstance(ids, list) else np.asarray(ids, np.int64)
+    if isinstance(ids, list):
+        # Packed, its numbers are read twice as fast as numpy reads them; into what may be written, as torch wants it.
+        made = np.frombuffer(bytearray(pack(f"{len(ids)}q", *ids)), np.int64)
+    else:
+        made = np.asarray(ids, np.int64)
     return Row(made, len(ids), len(ids))

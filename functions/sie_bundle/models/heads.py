@@ -149,10 +149,10 @@ def entries_on_host(weights: Tensor, rows: Sequence[int]) -> list[SparseRow]:
 
 def entries_on_device(weights: Tensor, rows: Sequence[int]) -> list[SparseRow]:
     """The same, found where ``weights`` are: the host gets two hundred numbers of a text instead of its vocabulary."""
-    places = weights.nonzero()
-    indices = places[:, 1].to(torch.int32).cpu().numpy()
-    values = weights[places[:, 0], places[:, 1]].cpu().numpy()
-    bounds = [0, *torch.count_nonzero(weights, dim=1).cumsum(0).tolist()]
+    texts, tokens = weights.nonzero().unbind(1)
+    values = weights[texts, tokens].cpu().numpy()
+    indices = tokens.to(torch.int32).cpu().numpy()
+    bounds = np.searchsorted(texts.to(torch.int32).cpu().numpy(), np.arange(len(weights) + 1))
     own = [slice(bounds[row], bounds[row + 1]) for row in rows]
     return [SparseRow(indices[each], values[each]) for each in own]
 
