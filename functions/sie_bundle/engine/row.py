@@ -42,7 +42,5 @@ def row(ids: Sequence[int] | Ids) -> Row:
     """A single text's row."""
     if isinstance(ids, list):
         # Packed, its numbers are read twice as fast as numpy reads them; into what may be written, as torch wants it.
-        made = np.frombuffer(bytearray(pack(f"{len(ids)}q", *ids)), np.int64)
-    else:
-        made = np.asarray(ids, np.int64)
-    return Row(made, len(ids), len(ids))
+        ids = np.frombuffer(bytearray(pack(f"{len(ids)}q", *ids)), np.int64)
+    return Row(np.asarray(ids, np.int64), len(ids), len(ids))
