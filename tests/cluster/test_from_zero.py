@@ -43,7 +43,7 @@ def test_the_first_request_brings_one_pod_and_is_answered_by_it(at_zero: Deploye
     # Each by its own clock: ours, the cluster's, the process's.
     assert [step.name for step in steps] == ["accepted: 202", "answered"]
     for clock in (in_the_cluster, in_the_pod):
-        assert clock == sorted(clock)
+        assert clock == sorted(clock, key=lambda step: step.at)
 
 
 def test_a_pod_that_is_told_to_go_still_answers_and_when_it_ends_the_next_request_brings_another(

@@ -55,6 +55,11 @@ def test_the_start_of_a_process_is_told_from_its_log_and_its_milestones() -> Non
     assert [step.at for step in steps] == [100.0, 100.5, 100.6, 101.4, 101.5, 102.0, 102.5]
 
 
+def test_steps_of_the_same_moment_stay_in_their_order() -> None:
+    told = timeline.table("a start", [Step(1.0, "torch imported"), Step(1.0, "pulling work"), Step(0.5, "begun")], 0.0)
+    assert told.index("begun") < told.index("torch imported") < told.index("pulling work")
+
+
 def test_what_demand_asked_for_is_read_from_the_holders_log() -> None:
     log = [
         Line(1.0, "demand INFO default/default/cpu: 1 pods wanted (1 waiting)"),

@@ -161,7 +161,7 @@ def most(asked: Iterable[tuple[float, int]], until: float) -> int:
 def table(title: str, steps: Iterable[Step], began: float) -> str:
     """Steps in order, seconds since ``began`` and since the step before."""
     rows, before = [], began
-    for step in sorted(steps):
+    for step in sorted(steps, key=lambda step: step.at):
         rows.append([step.name, f"{step.at - began:.2f}", f"{step.at - before:.2f}"])
         before = step.at
     return markdown(title, ["step", "at, s", "since the last"], rows)
