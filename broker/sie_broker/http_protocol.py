@@ -27,8 +27,6 @@ STILL_S = 60.0
 """A body of which nothing comes for so long, and an answer of which nothing is taken, ends its connection."""
 LOOK_S = 10.0
 """How often these are looked for, so that a request costs neither timer nor clock; they may be so much longer."""
-
-
 LARGE_BYTES = 64 * 1024
 """An answer of more is not copied to be joined."""
 

@@ -6,7 +6,6 @@ becomes a fixed line. What every answer carries is ``identity``.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -58,7 +57,6 @@ class Answers:
         self._registry = registry
         self._metrics = metrics
         self._max_json_bytes = max_json_bytes
-        self._large = asyncio.Lock()
 
     async def from_reply(self, reply: Reply, accept: str | None, own: str | None) -> Response:
         """A worker's reply, passed on as it is; only its head is read, unless the caller wants JSON.
@@ -87,10 +85,7 @@ class Answers:
                 limit=self._max_json_bytes,
                 hint="Ask for msgpack (Accept: application/msgpack) where that is spoken, or for fewer items at once.",
             )
-        if len(data) <= replies.LARGE_BYTES:
-            return await beside(len(data), lambda: write(data))
-        async with self._large:  # one at a time: while it is made it takes twelve times its size
-            return await asyncio.to_thread(write, data)
+        return await beside(len(data), lambda: write(data))  # while it is made it takes twelve times its size
 
     def computed(self, reply: Reply) -> dict[str, str]:
         """The headers of a result: who computed it, with what, in what time."""

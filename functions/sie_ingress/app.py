@@ -9,7 +9,7 @@ from functools import partial
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ExceptionHandler
 
 from sie_broker.contract import Broker
@@ -111,12 +111,17 @@ def app(
         middleware=_middleware(metrics, readiness, Memory(room), inference, dialects),
         exception_handlers=REFUSALS,
     )
-    for route in ingress.routes:
-        if isinstance(route, Route):  # to the path's very end: Starlette drops a line feed there
-            route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
+    _to_the_end(ingress.routes)
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
     ingress.state.event_requests, ingress.state.watch, ingress.state.configs = requests, watch, configs
     return ingress
+
+
+def _to_the_end(routes: Sequence[BaseRoute]) -> None:
+    """Have routes match whole paths: Starlette drops a line feed at their end."""
+    for route in routes:
+        if isinstance(route, Route):
+            route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
 
 
 def _middleware(

@@ -11,8 +11,6 @@ T = TypeVar("T")
 
 LARGE_BYTES = 128 * 1024
 """Of a body to read or to write: a millisecond of texts, some of numbers. A thread costs a tenth of one."""
-
-
 HUGE_BYTES = 1024 * 1024
 """Of which one is read at a time: meanwhile it takes several times its size, and Python's lock."""
 

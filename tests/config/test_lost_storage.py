@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,7 +22,7 @@ from sie_config.registry import Registry
 from sie_sdk.errors import ConfigWriterBusyError
 from tests.config.test_deployment import CPU, FREE, work
 from tests.config.test_writer import CHANGED, OTHER, as_stored, put
-from tests.config.writing import writing
+from tests.config.writing import under_way, writing
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 
@@ -39,15 +38,9 @@ async def keeping(broker: Broker) -> AsyncIterator[Writer]:
     mirror.resets.append(ground.forget)
     lease = Lease(broker.config, store.LEASE, ttl_s=2, renew_s=0.3, margin_s=0.5)
     writer = Writer(broker.config, mirror, ground.lay, lease=lease)
-    duties = (mirror.follow(), writer.run(), ground.keep(lambda: writer.leading))
-    tasks = [asyncio.create_task(each) for each in duties]
-    await eventually(lambda: writer.leading)
-    try:
+    async with under_way(mirror.follow(), writer.run(), ground.keep(lambda: writer.leading)):
+        await eventually(lambda: writer.leading)
         yield writer
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_streams_that_nats_lost_are_made_anew_and_then_the_catalogue(

@@ -19,6 +19,7 @@ from sie_config import pool_queues
 from sie_config.pool_queues import PoolQueues
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import ConfigurationError, QueueUnavailableError
+from tests.config.writing import under_way
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 
@@ -62,16 +63,8 @@ async def keeping(broker: Broker, clock: Clock) -> AsyncIterator[PoolTable]:
     """The config service's part at work; yields another process's table."""
     await broker.provision([(lane_of(spec), spec.id) for spec in REGISTRY.specs()])
     table = PoolTable(broker.pools)
-    tasks = [
-        asyncio.create_task(PoolQueues(broker, REGISTRY, PoolTable(broker.pools), clock).run()),
-        asyncio.create_task(table.follow()),
-    ]
-    try:
+    async with under_way(PoolQueues(broker, REGISTRY, PoolTable(broker.pools), clock).run(), table.follow()):
         yield table
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def create(table: PoolTable, made: Pool) -> Pool:

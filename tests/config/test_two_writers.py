@@ -22,7 +22,7 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
 from sie_sdk.errors import ConfigWriterBusyError, PreconditionFailedError
 from tests.config.test_writer import CHANGED, OTHER, Held, put
-from tests.config.writing import writing
+from tests.config.writing import under_way, writing
 from tests.conftest import eventually
 from tests.ingress.conftest import SPEC
 
@@ -33,13 +33,8 @@ async def second_writer(broker: Broker, first: Writer) -> AsyncIterator[Writer]:
     mirror = Mirror(broker.config, Registry(), baseline={SPEC.id: SPEC})
     await mirror.snapshot()
     writer = Writer(broker.config, mirror, first._provision)
-    tasks = [asyncio.create_task(writer.run()), asyncio.create_task(mirror.follow())]
-    try:
+    async with under_way(writer.run(), mirror.follow()):
         yield writer
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_of_two_writers_the_next_writes_when_the_first_leaves(broker: Broker) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from sie_broker.contract import Broker
 from sie_config.epochs.mirror import Mirror
@@ -21,10 +22,17 @@ async def writing(broker: Broker, *baseline: ModelSpec, registry: Registry | Non
     mirror = Mirror(broker.config, registry or Registry(), baseline={spec.id: spec for spec in baseline})
     await mirror.snapshot()
     writer = Writer(broker.config, mirror, _provision)
-    tasks = [asyncio.create_task(mirror.follow()), asyncio.create_task(writer.run())]
-    await eventually(lambda: writer.leading)
-    try:
+    async with under_way(mirror.follow(), writer.run()):
+        await eventually(lambda: writer.leading)
         yield writer
+
+
+@asynccontextmanager
+async def under_way(*duties: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Duties that go on while the context is open."""
+    tasks = [asyncio.create_task(duty) for duty in duties]
+    try:
+        yield
     finally:
         for task in tasks:
             task.cancel()

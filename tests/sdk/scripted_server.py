@@ -77,6 +77,18 @@ def computed(asked: Asked) -> Answer:
     return answered(replies.extract("m", ids, found, timing, usage))
 
 
+class Silent:
+    """Answers each request with a vector, but not before it is let go. ``came``: whether any is there."""
+
+    def __init__(self) -> None:
+        self.came, self.left = threading.Event(), threading.Event()
+
+    def __call__(self, asked: Asked) -> Answer:
+        self.came.set()
+        self.left.wait(60)
+        return vectors()
+
+
 def accepted(job: JobStatus, **headers: str) -> Answer:
     """A 202 for ``job``; keywords are headers with ``_`` for ``-``."""
     location = {"Content-Type": wire.JSON, "Location": f"/v1/jobs/{job.id}", "X-Request-ID": "r-202"}

@@ -30,7 +30,7 @@ from sie_sdk import (
 )
 from tests.conftest import eventually
 from tests.sdk.conftest import waiting_for_bytes
-from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, accepted, computed, vectors
+from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, Silent, accepted, computed, vectors
 
 Caller = Callable[..., Any]
 
@@ -84,13 +84,8 @@ def test_a_client_of_the_callers_own_stays_open(server: ScriptedServer) -> None:
 async def test_closing_a_client_ends_the_calls_that_wait_for_their_replies(
     kind: type[Any], cancel: threading.Event | None, items: Any, server: ScriptedServer
 ) -> None:
-    left = threading.Event()
-
-    def falls_silent(_: Asked) -> Answer:
-        left.wait(60)
-        return vectors()
-
-    server.computes, count = falls_silent, 1 if items == "a" else 3
+    silent, count = Silent(), 1 if items == "a" else 3
+    server.computes = silent
     client = kind(server.url)
     if kind is SIEClient:
         call = asyncio.create_task(asyncio.to_thread(client.encode, "m", items, cancel=cancel))
@@ -106,27 +101,20 @@ async def test_closing_a_client_ends_the_calls_that_wait_for_their_replies(
                 await call
         await eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("sie-")])
     finally:
-        left.set()
+        silent.left.set()
     assert len(server.asked) == count, "none is sent again"
 
 
 def test_closing_a_client_leaves_what_is_under_way_to_an_http_client_of_the_callers_own(server: ScriptedServer) -> None:
     import httpx
 
-    came, left = threading.Event(), threading.Event()
-
-    def waits(_: Asked) -> Answer:
-        came.set()
-        left.wait(60)
-        return vectors()
-
-    server.computes = waits
+    server.computes = silent = Silent()
     with ThreadPoolExecutor(1) as threads, httpx.Client() as own:
         client = SIEClient(server.url, http_client=own)
         call = threads.submit(client.encode, "m", "a")
-        assert came.wait(30)
+        assert silent.came.wait(30)
         client.close()
-        left.set()
+        silent.left.set()
         assert call.result(30).dense is not None
 
 

@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from sie_sdk import ConfigurationError, ConnectionFailedError, SIEAsyncClient, S
 from tests.platform import wait_until
 from tests.sdk.conftest import waiting_for_bytes
 from tests.sdk.proxy import Proxy
-from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, vectors
+from tests.sdk.scripted_server import ScriptedServer, Silent, vectors
 
 Finished = Callable[[Any], Any]
 
@@ -108,14 +107,7 @@ def test_closing_a_client_ends_a_call_that_waits_for_its_reply_over_any_connecti
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     far: ScriptedServer = request.getfixturevalue("server" if scheme == "http" else "secure")
-    came, left = threading.Event(), threading.Event()
-
-    def falls_silent(_: Asked) -> Answer:
-        came.set()
-        left.wait(60)
-        return vectors()
-
-    far.computes = falls_silent
+    far.computes = silent = Silent()
     if by_proxy:
         monkeypatch.setenv(f"{scheme}_proxy", proxy.url)
         monkeypatch.setenv("no_proxy", "")
@@ -123,14 +115,14 @@ def test_closing_a_client_ends_a_call_that_waits_for_its_reply_over_any_connecti
     with ThreadPoolExecutor(1) as threads, SIEClient(far.url) as client:
         try:
             call = threads.submit(client.encode, "m", "a")
-            assert came.wait(30)
+            assert silent.came.wait(30)
             # The proxy of plain requests waits too.
             wait_until(lambda: waiting_for_bytes() == 1 + (by_proxy and scheme == "http"))
             client.close()
             with pytest.raises(ConfigurationError, match="This client is closed"):
                 call.result(30)
         finally:
-            left.set()
+            silent.left.set()
     assert len(far.asked) == 1
     assert len(proxy.asked) == by_proxy
 
