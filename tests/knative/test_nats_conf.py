@@ -104,14 +104,14 @@ async def test_what_is_rendered_has_room_for_the_streams_and_with_less_none_star
         process = subprocess.Popen(  # noqa: ASYNC220 - it starts in a moment, and nothing else waits here
             [nats_server(), "-c", str(tmp_path / "nats.conf")], env=os.environ | PASSWORDS | POD, stdout=log, stderr=log
         )
+    broker = NatsBroker(f"nats://config:p-config@127.0.0.1:{port}", name="config")
     try:
         await eventually(lambda: "Server is ready" in (tmp_path / "log").read_text())
-        broker = NatsBroker(f"nats://config:p-config@127.0.0.1:{port}", name="config")
         await broker.connect()
         with nullcontext() if starts else pytest.raises(ConfigurationError, match="insufficient storage"):
             await broker.provision([])
-        await broker.close()
     finally:
+        await broker.close()
         process.terminate()
         process.wait(10)
     with nullcontext() if starts else pytest.raises(ConfigurationError, match=r"12Gi is not at least 13Gi"):

@@ -50,6 +50,8 @@ class Provisioner:
         self._stale_s = stale_s
         self._stale_since: dict[tuple[str, str], float] = {}
         self._turn = asyncio.Lock()
+        # The server looks for room before it sets it aside: of streams that it is asked for at once, all find it.
+        self._room = asyncio.Lock()
 
     async def ensure(self, queues: Iterable[tuple[Lane, str]]) -> None:
         """Create or change buckets, streams and the consumers of these (lane, model) pairs, one a priority.
@@ -114,7 +116,8 @@ class Provisioner:
         name = declared["name"]
         there = await self._ask(f"STREAM.INFO.{name}")
         if there is None:
-            await self._ask(f"STREAM.CREATE.{name}", declared)
+            async with self._room:
+                await self._ask(f"STREAM.CREATE.{name}", declared)
             return
         changed = streams.differences(declared, there["config"])
         for field in streams.FIXED:
@@ -127,7 +130,8 @@ class Provisioner:
                 )
         if changed:
             log.info("%s: %s", name, ", ".join(f"{field} is now {declared[field]}" for field in changed))
-            await self._ask(f"STREAM.UPDATE.{name}", there["config"] | declared)
+            async with self._room:
+                await self._ask(f"STREAM.UPDATE.{name}", there["config"] | declared)
 
     async def _consumers(self, stream: str, queues: list[Queue]) -> None:
         there = await self._listed(stream)
