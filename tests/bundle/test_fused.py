@@ -103,7 +103,14 @@ def stepwise(x: Tensor, layers: Sequence[Layer], packed: Packed, turns: list[Tur
     return x
 
 
-def compare(of: str, layers: Sequence[Layer], packed: Packed, sight: Sight | None = None, threads: int = 1) -> None:
+def compare(
+    of: str,
+    layers: Sequence[Layer],
+    packed: Packed,
+    sight: Sight | None = None,
+    threads: int = 1,
+    looser: float = 1.0,
+) -> None:
     """Compute both ways and compare."""
     embedding = words_only(random(len(packed.ids), layers[0].output_norm.weight.numel()))
     size = layers[0].attention.output.weight.shape[1] // layers[0].attention.heads  # type: ignore[union-attr]
@@ -117,7 +124,7 @@ def compare(of: str, layers: Sequence[Layer], packed: Packed, sight: Sight | Non
     finally:
         torch.set_num_threads(before)
     assert got.shape == expected.shape and got.isfinite().all()
-    assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * max(1.0, float(expected.abs().max()))
+    assert (got - expected).abs().max() < looser * TOLERANCE[variants.dtype(of)] * max(1.0, float(expected.abs().max()))
 
 
 def made(
@@ -150,6 +157,8 @@ KINDS: dict[str, dict[str, object]] = {
     "sizes that are no multiple of 32": {"hidden": 40, "heads": 5, "key_heads": 5, "size": 8, "inner": 50},
     "heads of an odd size": {"hidden": 36, "heads": 3, "key_heads": 3, "size": 12, "inner": 36},
     "heads of 64": {"hidden": 128, "heads": 2, "key_heads": 2, "size": 64, "inner": 160},
+    "heads of 40": {"hidden": 80, "heads": 2, "key_heads": 2, "size": 40},
+    "heads of 128": {"hidden": 128, "heads": 2, "key_heads": 1, "size": 128},
     "fewer key heads": {"heads": 4, "key_heads": 2, "size": 32, "pre_norm": True},
     "llama": {"rms": True, "bias": False, "pre_norm": True, "gated": True, "activation": "silu", "rope": 0},
     "norms of each head": {"q_norm": 32, "rms": True, "pre_norm": True, "rope": 0, "heads": 4, "key_heads": 2},
@@ -213,7 +222,8 @@ def test_long_texts_and_large_scores_equal_torchs_steps(of: str) -> None:
     sharp = a_layer()
     assert sharp.attention.qkv.weight is not None
     qkv = sharp.attention.qkv._replace(weight=sharp.attention.qkv.weight * 3)
-    compare(of, [sharp._replace(attention=sharp.attention._replace(qkv=qkv))], batch([1100, 2]))
+    # A bfloat16 is off by up to 2^-9: of scores of 60 that makes weights that differ by a tenth.
+    compare(of, [sharp._replace(attention=sharp.attention._replace(qkv=qkv))], batch([1100, 2]), looser=2)
 
 
 @pytest.mark.parametrize("of", variants.EVERY)

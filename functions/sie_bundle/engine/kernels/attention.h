@@ -16,7 +16,7 @@ struct Sight {
 
 constexpr float UNSEEN = -1e30f;
 
-// Of a head at a time, so that their scores stay in the first-level cache beside keys and values.
+// Of a head at a time: as many as tiles have sums for beside the scores, or a block.
 #ifdef SIE_AMX
 constexpr int QUERIES = 16;
 #else
@@ -26,18 +26,18 @@ constexpr int QUERIES = BLOCK;
 // Room of one thread, for texts of up to so many tokens.
 struct HeadRoom {
   uint32_t* keys;    // panels of 32 keys, [size / UNIT][32] units each
-  uint32_t* values;  // panels of 32 dimensions, [keys / UNIT][32] units each
-  float* scores;     // panels of 32 keys, [QUERIES][32] each; weights take a panel's place, from its start
+  uint32_t* values;  // panels of 32 dimensions, [keys / UNIT][32] units each; 32 keys in the order of their weights
+  Number* weights;   // panels of 32 keys, [QUERIES][32] each
 
   static long bytes(long tokens, long size) {
     tokens = whole(tokens), size = whole(size);
-    return 2 * (tokens * size * sizeof(Number) + 64) + QUERIES * tokens * 4;
+    return (2 * (tokens * size + 64) + QUERIES * tokens) * sizeof(Number);
   }
   HeadRoom(char* room, long tokens, long size) {
     tokens = whole(tokens), size = whole(size);
-    keys = (uint32_t*)room, room += tokens * size * sizeof(Number) + 64;
-    values = (uint32_t*)room, room += tokens * size * sizeof(Number) + 64;
-    scores = (float*)room;
+    keys = (uint32_t*)room, room += (tokens * size + 64) * sizeof(Number);
+    values = (uint32_t*)room, room += (tokens * size + 64) * sizeof(Number);
+    weights = (Number*)room;
   }
 };
 
@@ -66,7 +66,7 @@ static inline void pack_values(const Rows& from, int tokens, int size, uint32_t*
   for (int first = 0; first < size; first += PANEL, to += units * PANEL) {
     int some = size - first < PANEL ? size - first : PANEL;
     for (int unit = 0; unit < units; unit++) {
-      uint32_t* row = to + unit * PANEL;
+      uint32_t* row = to + place_of_unit(unit) * PANEL;
       const Number* a = from.place(unit * UNIT, first);
 #ifdef SIE_BFLOAT16
       if (some == PANEL && 2 * unit + 1 < tokens) {
@@ -85,9 +85,6 @@ static inline void pack_values(const Rows& from, int tokens, int size, uint32_t*
     }
   }
 }
-
-// Where the scores of a query are, from a panel's first key on.
-static inline float* score_of(float* scores, int query, int key) { return scores + (key * QUERIES + query * PANEL); }
 
 // Which keys each query sees, [from, to) of those whose scores there are; with `same` all of them [0, first).
 struct Spans {
@@ -112,79 +109,69 @@ struct Spans {
   }
 };
 
-// So many queries go side by side, for the steps of one wait for each other.
-constexpr int BESIDE = 4;
+constexpr int EVERY = (QUERIES + WIDTH - 1) / WIDTH * WIDTH;  // queries, in whole vectors
 
-// The largest score of each of BESIDE queries, in WIDTH parts.
-static inline void largest_of(float* scores, int first, int width, const Spans& spans, Vector* most) {
-  Vector found[BESIDE];
-  for (int i = 0; i < BESIDE; i++) found[i] = all(UNSEEN);
-  for (int key = 0; key < width; key += PANEL) {
-    spans.panel(key, [&](auto seen) {
-#pragma GCC unroll 4
-      for (int i = 0; i < BESIDE; i++) {
-        const float* x = score_of(scores, first + i, key);
-        for (int at = 0; at < PANEL; at += WIDTH) {
-          found[i] = greater(found[i], seen(load(x + at), first + i, at, UNSEEN));
-        }
-      }
-    });
-  }
-  for (int i = 0; i < BESIDE; i++) most[i] = found[i];
-}
-
-// Weights of BESIDE queries in place of their scores, and their sums, in WIDTH parts: of the weights as they are
-// stored, so that a query which sees one key has that key's value, whatever the weight was cut to.
-static inline void weights_of(float* scores, int first, int width, const Spans& spans, float scale, const float* tops,
-                              Vector* sums) {
-  Vector found[BESIDE] = {};
-  for (int key = 0; key < width; key += PANEL) {
-    spans.panel(key, [&](auto seen) {
-#pragma GCC unroll 4
-      for (int i = 0; i < BESIDE; i++) {
-        float* x = score_of(scores, first + i, key);
-        Number* to = (Number*)score_of(scores, 0, key) + (first + i) * PANEL;
-        Vector weights[PANEL / WIDTH];
-        for (int part = 0; part < PANEL / WIDTH; part++) {
-          int at = part * WIDTH;
-          weights[part] = shortened(seen(power_of_two(load(x + at) * scale - all(tops[i])), first + i, at, 0));
-          found[i] += weights[part];
-        }
-        for (int part = 0; part < PANEL / WIDTH; part += 2) store(to + part * WIDTH, weights[part], weights[part + 1]);
-      }
-    });
-  }
-  for (int i = 0; i < BESIDE; i++) sums[i] = found[i];
-}
+// Far below each score, and far above what is not seen.
+constexpr float NOWHERE = -1e25f;
 
 // Where the sum of a query's weights is between one over this and this, neither they nor what they weigh have left what
 // a float32 holds.
 constexpr float LARGEST_SUM = 1e30f;
 
-// From scores of some queries to weights, in place, and what to multiply sums by that are weighted so. TOPPED they are
-// relative to the largest score of each query, as softmax is mostly computed; looking for it takes a sixth of the time.
-// Without it they are the same up to a factor, or false is returned: scores were too far from nothing.
-template <bool TOPPED>
-static inline bool softmax(float* scores, int rows, int width, const Spans& spans, float scale, float* shares) {
-  scale *= LOG2_E;
-  Vector farthest = {};
-  for (int first = 0; first < rows; first += WIDTH) {
-    int some = rows - first < WIDTH ? rows - first : WIDTH;
-    Vector of_rows[WIDTH] = {};
-    float tops[WIDTH] = {};
-    if (TOPPED) {
-      for (int row = 0; row < some; row += BESIDE) largest_of(scores, first + row, width, spans, of_rows + row);
-      store(tops, across(of_rows, greater) * scale);
-    }
-    for (int row = 0; row < some; row += BESIDE) {
-      weights_of(scores, first + row, width, spans, scale, tops + row, of_rows + row);
-    }
-    Vector sums = across(of_rows, [](Vector a, Vector b) { return a + b; }), share = 1.0f / sums;
-    store(shares + first, sums > 0.0f ? share : Vector{});  // none of a query that sees nothing
-    farthest = greater(farthest, within(greater(sums, share), 0, 0, some, 0));
+// What queries are multiplied by before, so that a score is an exponent of two.
+static inline float query_scale(int size) { return POWER_STEP * LOG2_E / __builtin_sqrtf(size); }
+
+// Weights of some queries, from their scores: two to the power of them. For scores that are too far from nothing, of
+// what they are above a top of each query: looking for the largest of them takes a sixth of the time.
+struct Softmax {
+  Spans spans;
+  bool shifted = false;   // whether there are tops
+  float shifts[QUERIES];  // of each query, what is added to its scores: less its top
+  Vector sums[EVERY];     // of each query's weights, in WIDTH parts
+
+  void shift(int row, float by) { shifted = true, shifts[row] = by; }
+
+  // Weights [QUERIES][32] of a panel of keys, from `key` on, and their sums: of the weights as they are stored, so that
+  // a query which sees one key has that key's value, whatever the weight was cut to.
+  void weigh(int key, const float* scores, Number* weights) {
+    shifted ? weigh<true>(key, scores, weights) : weigh<false>(key, scores, weights);
   }
-  return TOPPED || largest(farthest) < LARGEST_SUM;
-}
+
+  template <bool SHIFTED>
+  void weigh(int key, const float* scores, Number* weights) {
+    Vector* sum = sums;
+    const float* shift = shifts;
+    // Some queries side by side, for the steps of one wait for each other. By copies, for stores of weights might
+    // change anything else.
+    spans.panel(key, [=](auto seen) {
+#pragma GCC unroll 4
+      for (int row = 0; row < QUERIES; row++) {
+        Vector by = all(SHIFTED ? shift[row] : 0);
+        auto score = [&](int at) {
+          Vector x = seen(load(scores + row * PANEL + at), row, at, UNSEEN);
+          return SHIFTED ? x + by : x;
+        };
+        for (int at = 0; at < PANEL; at += 2 * WIDTH) {
+          sum[row] = store_powers(weights + row * PANEL + at, score(at), score(at + WIDTH), sum[row]);
+        }
+      }
+    });
+  }
+
+  // What to multiply sums by that are weighted so, for the first `rows` queries. False: scores were too far.
+  bool share(int rows, float* shares) const {
+    Vector far = {};
+    for (int first = 0; first < rows; first += WIDTH) {
+      Vector found[WIDTH];
+      memcpy(found, sums + first, sizeof(found));
+      Vector sum = across(found, [](Vector a, Vector b) { return a + b; });
+      store(shares + first, sum > 0.0f ? 1.0f / sum : Vector{});  // none of a query that sees nothing
+      Whole near = (sum < LARGEST_SUM) & (sum > 1.0f / LARGEST_SUM);
+      far = greater(far, within(near ? Vector{} : all(1), first, 0, rows, 0));
+    }
+    return largest(far) == 0;
+  }
+};
 
 // What is added to the score of a query and key.
 struct Added {
@@ -213,6 +200,7 @@ struct Head {
   };
 
   int window() const { return sight.window < 0 ? tokens : sight.window; }
+  bool added() const { return sight.bias || sight.slopes; }
 
   Block block(int first) const {
     int rows = tokens - first < QUERIES ? tokens - first : QUERIES, last = first + rows - 1;
@@ -223,73 +211,208 @@ struct Head {
     return {first, rows, low, high - low};
   }
 
-  void score(const Block& of, float* scores) const {
-    int units = whole(size) / UNIT;
-    for (int key = 0; key < of.width; key += PANEL) {
-      const uint32_t* keys = room.keys + (long)(of.low + key) / PANEL * units * PANEL;
-      multiply(queries.from(of.first, 0), of.rows, keys, units, score_of(scores, 0, key), PANEL);
-    }
-  }
-
-  // Scores become weights, for what `softmax` gives.
-  template <bool TOPPED>
-  bool weigh(const Block& of, float* scores, float* shares) const {
-    Spans spans;
-    float scale = 1.0f / __builtin_sqrtf(size);
-    bool added = sight.bias || sight.slopes;
-    spans.same = !sight.causal && sight.window < 0;
-    if (spans.same) spans.first = seen;
-    for (int row = 0; row < of.rows && (added || !spans.same); row++) {
+  Spans spans(const Block& of) const {
+    Spans made;
+    made.same = !sight.causal && sight.window < 0;
+    if (made.same) made.first = seen;
+    for (int row = 0; row < of.rows && (added() || !made.same); row++) {
       int token = of.first + row, from = token > window() ? token - window() : 0;
       int to = sight.causal ? token + 1 : token + window() + 1;
       to = to < seen ? to : seen, to = to > of.low ? to : of.low;
       from = from < to ? from : to, from = from > of.low ? from : of.low;
-      spans.add(row, from - of.low, to - of.low);
-      if (!added) continue;
-      Added to_score{sight.bias ? sight.bias + (number * sight.side + token) * sight.side : nullptr,
-                     sight.slopes ? sight.slopes[number] : 0, token};
-      for (int key = from - of.low; key < to - of.low; key++) {
-        float* x = score_of(scores, row, key / PANEL * PANEL) + key % PANEL;
-        *x = *x * scale + to_score(of.low + key);
-      }
+      made.add(row, from - of.low, to - of.low);
     }
-    for (int row = of.rows; row < QUERIES; row++) spans.from[row] = spans.to[row] = 0;  // nobody's
-    return softmax<TOPPED>(scores, of.rows, of.width, spans, added ? 1 : scale, shares);
+    for (int row = of.rows; row < QUERIES; row++) made.from[row] = made.to[row] = 0;  // nobody's
+    return made;
   }
 
-  void gather(const Block& of, float* scores, const float* shares) const {
-    alignas(64) float c[QUERIES * PANEL];
-    Rows weights = {(Number*)scores, PANEL, QUERIES * PANEL * UNIT, 16 * PANEL};
-    for (int column = 0; column < size; column += PANEL) {
-      const uint32_t* values = room.values + ((long)column / PANEL * whole(seen) + of.low) / UNIT * PANEL;
-      multiply(weights, of.rows, values, of.width / UNIT, c, PANEL);
-      for (int row = 0; row < of.rows; row++) {
-        const float* x = c + row * PANEL;
-        Vector share = all(shares[row]);
-        long token = start + of.first + row, from = (long)number * size + column;
-        Number made[PANEL], *to = out + place(token, from, out_width);
-        bool together = size - column >= PANEL && from % PANEL == 0;
-        for (int at = 0; at < PANEL; at += 2 * WIDTH) {
-          store((together ? to : made) + at, load(x + at) * share, load(x + at + WIDTH) * share);
-        }
-        for (int i = 0; !together && i < PANEL && i < size - column; i++)
-          out[place(token, from + i, out_width)] = made[i];
+  // Units of a panel of the block's keys, and of their values in 32 columns from `column` on.
+  const uint32_t* keys(const Block& of, int key) const {
+    return room.keys + (long)(of.low + key) / PANEL * whole(size) / UNIT * PANEL;
+  }
+  const uint32_t* values(const Block& of, int key, int column) const {
+    return room.values + ((long)column / PANEL * whole(seen) + of.low + key) / UNIT * PANEL;
+  }
+
+  // Scores [QUERIES][32] of a panel of the block's keys, from `key` on.
+  void score(const Block& of, const Spans& spans, int key, float* scores) const {
+    multiply(queries.from(of.first, 0), of.rows, keys(of, key), whole(size) / UNIT, scores, PANEL);
+    if (added()) add(of, spans, key, scores);
+  }
+
+  // What is to be is added to scores.
+  void add(const Block& of, const Spans& spans, int key, float* scores) const {
+    for (int row = 0; row < of.rows; row++) {
+      int token = of.first + row, from = spans.from[row], to = spans.to[row];
+      Added to_score{sight.bias ? sight.bias + (number * sight.side + token) * sight.side : nullptr,
+                     sight.slopes ? sight.slopes[number] : 0, token};
+      for (int at = from > key ? from : key; at < to && at < key + PANEL; at++) {
+        scores[row * PANEL + at - key] += POWER_STEP * LOG2_E * to_score(of.low + at);
       }
+    }
+  }
+
+  // The largest of each query's scores is its top. The last one's.
+  float find_tops(const Block& of, Softmax& by) const {
+    alignas(64) float scores[QUERIES * PANEL], tops[EVERY];
+    Vector most[EVERY];
+    for (Vector& each : most) each = all(UNSEEN);
+    for (int key = 0; key < of.width; key += PANEL) {
+      score(of, by.spans, key, scores);
+      by.spans.panel(key, [&](auto seen) {
+        for (int row = 0; row < of.rows; row++) {
+          for (int at = 0; at < PANEL; at += WIDTH) {
+            most[row] = greater(most[row], seen(load(scores + row * PANEL + at), row, at, UNSEEN));
+          }
+        }
+      });
+    }
+    for (int row = 0; row < EVERY; row += WIDTH) store(tops + row, greater(across(most + row, greater), all(NOWHERE)));
+    for (int row = 0; row < QUERIES; row++) by.shift(row, -tops[row]);
+    return tops[of.rows - 1];
+  }
+
+#ifdef SIE_AMX
+  // Of the tiles 0 and 1 have scores. In NARROW heads, of up to 32 numbers, 2 and 3 have sums of values, 4 the queries;
+  // else 2 to 5 have sums, of the first 64.
+  template <bool NARROW>
+  void score_tiles(const Block& of, const Spans& spans, int key, float* scores) const {
+    const uint32_t* b = keys(of, key);
+    _tile_zero(0);
+    _tile_zero(1);
+    if (NARROW) {
+      _tile_loadd(6, b, 4 * PANEL);
+      _tile_loadd(7, b + 16, 4 * PANEL);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+    } else {
+      for (int column = 0; column < size; column += PANEL, b += 16 * PANEL) {
+        _tile_loadd(6, queries.place(of.first, column), 2 * queries.row);
+        _tile_loadd(7, b, 4 * PANEL);
+        _tile_dpbf16ps(0, 6, 7);
+        _tile_loadd(7, b + 16, 4 * PANEL);
+        _tile_dpbf16ps(1, 6, 7);
+      }
+    }
+    _tile_stored(0, scores, 4 * PANEL);
+    _tile_stored(1, scores + 16, 4 * PANEL);
+    if (added()) add(of, spans, key, scores);
+  }
+
+  // Values of a panel of keys, by their weights.
+  template <bool NARROW>
+  void sum_tiles(const Block& of, int key, const Number* weights) const {
+    const uint32_t* b = values(of, key, 0);
+    written();
+    if (NARROW) {
+      _tile_loadd(5, weights, 2 * PANEL);
+      _tile_loadd(6, b, 4 * PANEL);
+      _tile_loadd(7, b + 16, 4 * PANEL);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    } else {
+      _tile_loadd(6, weights, 2 * PANEL);
+      _tile_loadd(7, b, 4 * PANEL);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(7, b + 16, 4 * PANEL);
+      _tile_dpbf16ps(3, 6, 7);
+      b = values(of, key, PANEL);
+      _tile_loadd(7, b, 4 * PANEL);
+      _tile_dpbf16ps(4, 6, 7);
+      _tile_loadd(7, b + 16, 4 * PANEL);
+      _tile_dpbf16ps(5, 6, 7);
+    }
+    written();
+  }
+
+  // Weights of all keys, and the first columns of the sums of values by them. Panel by panel, so that tiles go on
+  // beside softmax: with the scores of the next keys, and with the values of those before.
+  template <bool NARROW>
+  int weigh(const Block& of, Softmax& by, float* sums) const {
+    alignas(64) float scores[2][QUERIES * PANEL];
+    // Of all keys only where there are more columns; else two panels take turns, which stay in the first-level cache.
+    auto weights = [&](int key) { return room.weights + (size > 2 * PANEL ? key : key % (2 * PANEL)) * QUERIES; };
+    written();
+    _tile_zero(2);
+    _tile_zero(3);
+    if (NARROW) {
+      _tile_loadd(4, queries.place(of.first, 0), 2 * queries.row);
+    } else {
+      _tile_zero(4);
+      _tile_zero(5);
+    }
+    score_tiles<NARROW>(of, by.spans, 0, scores[0]);
+    for (int key = 0, now = 0; key < of.width; key += PANEL, now = 1 - now) {
+      if (key + PANEL < of.width) score_tiles<NARROW>(of, by.spans, key + PANEL, scores[1 - now]);
+      by.weigh(key, scores[now], weights(key));
+      if (key) sum_tiles<NARROW>(of, key - PANEL, weights(key - PANEL));
+    }
+    sum_tiles<NARROW>(of, of.width - PANEL, weights(of.width - PANEL));
+    _tile_stored(2, sums, 4 * PANEL);
+    _tile_stored(3, sums + 16, 4 * PANEL);
+    if (NARROW) return PANEL;
+    _tile_stored(4, sums + QUERIES * PANEL, 4 * PANEL);
+    _tile_stored(5, sums + QUERIES * PANEL + 16, 4 * PANEL);
+    return 2 * PANEL;
+  }
+#endif
+
+  // The same, and how many columns there are of the sums.
+  int weigh(const Block& of, Softmax& by, float* sums) const {
+    for (Vector& each : by.sums) each = Vector{};
+#ifdef SIE_AMX
+    return size <= PANEL ? weigh<true>(of, by, sums) : weigh<false>(of, by, sums);
+#else
+    for (int key = 0; key < of.width; key += PANEL) {
+      score(of, by.spans, key, sums);
+      by.weigh(key, sums, room.weights + key * QUERIES);
+    }
+    return 0;
+#endif
+  }
+
+  // 32 columns of what a block's queries see: sums [QUERIES][32], by the share of each one's weights.
+  void give(const Block& of, int column, const float* sums, const float* shares) const {
+    long token = start + of.first, from = (long)number * size + column;
+    int columns = size - column < PANEL ? size - column : PANEL;
+    for (int row = 0; row < of.rows; row++, token++, sums += PANEL) {
+      Vector share = all(shares[row]);
+      auto store_all = [&](Number* to) {
+        for (int at = 0; at < PANEL; at += 2 * WIDTH) {
+          store(to + at, load(sums + at) * share, load(sums + at + WIDTH) * share);
+        }
+      };
+      if (columns == PANEL && from % PANEL == 0) {
+        store_all(out + place(token, from, out_width));
+        continue;
+      }
+      Number made[PANEL];
+      store_all(made);
+      for (int i = 0; i < columns; i++) out[place(token, from + i, out_width)] = made[i];
     }
   }
 
   void attend() const {
-    float shares[QUERIES + WIDTH];
-    bool far = false;  // whether the head has such scores, of which there are then more
+    alignas(64) float sums[2 * QUERIES * PANEL], shares[EVERY];
+    Softmax by;
     for (int first = 0; first < tokens; first += QUERIES) {
       Block of = block(first);
-      score(of, room.scores);
-      if (!far && !weigh<false>(of, room.scores, shares)) {
-        far = true;
-        score(of, room.scores);
+      by.spans = spans(of);
+      int made = weigh(of, by, sums);
+      if (!by.share(of.rows, shares)) {
+        float top = find_tops(of, by);
+        made = weigh(of, by, sums);
+        by.share(of.rows, shares);
+        for (int row = 0; row < QUERIES; row++) by.shift(row, -top);  // others of the head will not be far from it
       }
-      if (far) weigh<true>(of, room.scores, shares);
-      gather(of, room.scores, shares);
+      for (int column = 0; column < made && column < size; column += PANEL) {
+        give(of, column, sums + column * QUERIES, shares);
+      }
+      Rows weighing = {room.weights, PANEL, QUERIES * PANEL, 16 * PANEL};
+      for (int column = made; column < size; column += PANEL) {
+        multiply(weighing, of.rows, values(of, 0, column), of.width / UNIT, sums, PANEL);
+        give(of, column, sums, shares);
+      }
     }
   }
 };

@@ -106,10 +106,10 @@ struct Room {
   char* of_thread() const { return own + omp_get_thread_num() * (own_bytes + heads_bytes); }
 };
 
-// Queries or keys of one token, heads of that size, normed and turned by its place; room for three times as many
-// numbers.
+// Queries or keys of one token, heads of that size, normed, turned by its place and scaled; room for three times as
+// many numbers.
 static inline void placed(const Rows& row, int heads, int size, const Norm& norm, const float* cosines,
-                          const float* sines, float* room) {
+                          const float* sines, float scale, float* room) {
   int wide = norm.exists ? norm.size : size, columns = whole(wide), half = size / 2;
   float* __restrict x = room, * __restrict turned = room + columns;
   Number* made = (Number*)(room + 2 * columns);
@@ -120,24 +120,39 @@ static inline void placed(const Rows& row, int heads, int size, const Norm& norm
       for (int i = 0; i < half; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i + half] * sines[i];
       for (int i = half; i < size; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i - half] * sines[i];
     }
-    for (int at = 0; at < columns; at += WIDTH) store(made + at, load((cosines ? turned : x) + at));
+    for (int at = 0; at < columns; at += WIDTH) store(made + at, load((cosines ? turned : x) + at) * scale);
     for (int at = 0; at < wide; at += PANEL) {
       memcpy(row.place(0, from + at), made + at, (wide - at < PANEL ? wide - at : PANEL) * sizeof(Number));
     }
   }
 }
 
-// Some tokens' queries or keys of some heads, normed and turned.
+// Some tokens' queries or keys of some heads, normed, turned and scaled.
 static inline void placed(const Pass& of, const Layer& layer, const Norm& norm, const Rows& rows, int heads, int token,
-                          int tokens, char* own) {
+                          int tokens, float scale, char* own) {
   if (!norm.exists && layer.turn < 0) return;
   for (int i = 0; i < tokens; i++) {
     long at = layer.turn < 0 ? 0 : of.positions[token + i] * of.size;
     const float* cosines = layer.turn < 0 ? nullptr : of.turns[layer.turn].cosines + at;
     const float* sines = layer.turn < 0 ? nullptr : of.turns[layer.turn].sines + at;
-    placed(rows.from(i, 0), heads, of.size, norm, cosines, sines, (float*)own);
+    placed(rows.from(i, 0), heads, of.size, norm, cosines, sines, scale, (float*)own);
   }
 }
+
+// What queries are multiplied by where products of them are stored: up to that column; else behind their norm.
+struct Scaled {
+  int queries;
+  float by, behind_norm;
+
+  Scaled(const Pass& of, const Layer& layer, int heads) {
+    bool normed = layer.q_norm.exists;
+    queries = normed ? 0 : heads * of.size, by = query_scale(of.size), behind_norm = normed ? by : 1;
+  }
+  Vector operator()(Vector x, int column) const {
+    if (column >= queries) return x;
+    return x * (column + WIDTH <= queries ? all(by) : within(all(by), column, 0, queries, 1));
+  }
+};
 
 // Heads of one text that share keys attend. All rows begin with the text.
 static void attended(const Pass& of, const Layer& layer, const Room& room, char* own, int text, int key_head,
@@ -158,6 +173,7 @@ static void attended(const Pass& of, const Layer& layer, const Room& room, char*
 static void attended_by_head(const Pass& of, const Layer& layer, const Room& room, char* own) {
   int panels = of.size / PANEL, each = of.heads / of.key_heads, values = (each + 1) * of.size;
   Rows qkv = {(Number*)(own + room.own_bytes), PANEL, (long)(of.tokens + BLOCK) * PANEL, 16 * PANEL};
+  Scaled scaled(of, layer, each);
 #pragma omp for schedule(dynamic)
   for (int key_head = 0; key_head < of.key_heads; key_head++) {
     auto which = [=](int i) {
@@ -168,12 +184,13 @@ static void attended_by_head(const Pass& of, const Layer& layer, const Room& roo
     Share every(0, (each + 2) * panels);
     bool last = key_head + 1 == of.key_heads;
     const char* then = last ? first_panel(layer.output) : layer.qkv.panel((key_head + 1) * each * panels);
-    multiplied<NONE>(
-        room.normed, of.tokens, layer.qkv, every, which, then, (float*)own,
-        [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
+    multiplied<NONE>(room.normed, of.tokens, layer.qkv, every, which, then, (float*)own,
+                     [=](int row, int column, Vector left, Vector right) {
+                       store(qkv.place(row, column), scaled(left, column), scaled(right, column + WIDTH));
+                     });
     Rows keys = qkv.from(0, each * of.size);
-    placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, own);
-    placed(of, layer, layer.k_norm, keys, 1, 0, of.tokens, own);
+    placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, scaled.behind_norm, own);
+    placed(of, layer, layer.k_norm, keys, 1, 0, of.tokens, 1, own);
     for (int text = 0; text < of.texts; text++) {
       int start = of.start(text);
       attended(of, layer, room, own, text, key_head, qkv.from(start, 0), keys.from(start, 0), qkv.from(start, values));
@@ -190,13 +207,16 @@ static inline Rows queries_of(const Pass& of, const Layer& layer, const Room& ro
 // Queries, keys and values of some rows, from their normed states, for `attended_by_text`.
 static void queried(const Pass& of, const Layer& layer, const Room& room, char* own, int first, int rows) {
   Rows qkv = queries_of(of, layer, room).from(first, 0);
+  Scaled scaled(of, layer, of.heads);
   multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, first_panel(layer.output), (float*)own,
-             [=](int row, int column, Vector left, Vector right) { store(qkv.place(row, column), left, right); });
+             [=](int row, int column, Vector left, Vector right) {
+               store(qkv.place(row, column), scaled(left, column), scaled(right, column + WIDTH));
+             });
   if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
   for (int row = 0; row < rows; row++) {
-    placed(of, layer, layer.q_norm, qkv.from(row, 0), of.heads, first + row, 1, own);
-    placed(of, layer, layer.k_norm, qkv.from(row, of.heads * of.size), of.key_heads, first + row, 1, own);
+    placed(of, layer, layer.q_norm, qkv.from(row, 0), of.heads, first + row, 1, scaled.behind_norm, own);
+    placed(of, layer, layer.k_norm, qkv.from(row, of.heads * of.size), of.key_heads, first + row, 1, 1, own);
   }
 }
 
