@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import Header
 from nats.js.kv import KV_MARKER_REASON, KV_OP, KV_PURGE, MSG_ROLLUP_SUBJECT, KeyValue
@@ -44,6 +45,8 @@ class NatsBucket:
         self._name = name
         self._prefix = f"$KV.{name}."
         self._kv: KeyValue | None = None
+        self._watched: dict[str, _Watched] = {}
+        self._watching = asyncio.Lock()
 
     async def _store(self) -> KeyValue:
         if self._kv is None:
@@ -133,15 +136,37 @@ class NatsBucket:
 
     @asynccontextmanager
     async def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AsyncIterator[None]:
-        async def on_message(message: Msg) -> None:
-            gone = {KV_OP, KV_MARKER_REASON} & (message.headers or {}).keys()
-            changed(message.subject.removeprefix(self._prefix), None if gone else message.data)
-
-        with translated():
-            # No flush: the server takes a connection's commands in order, so whatever this process reads or writes
-            # next comes after the subscription. (nats-py loses the connection when a flush is cancelled.)
-            subscription = await self._nc.subscribe(self._prefix + key, cb=on_message)
+        # One subscription for all who watch a key here. A result of a megabyte that a hundred wait for would else come
+        # a hundred times, and the server cuts a connection that does not take as much at once.
+        async with self._watching:
+            if (watched := self._watched.get(key)) is None:
+                watched = _Watched(self._prefix)
+                with translated():
+                    # No flush: the server takes a connection's commands in order, so whatever this process reads or
+                    # writes next comes after the subscription. (A cancelled flush loses nats-py the connection.)
+                    watched.subscription = await self._nc.subscribe(self._prefix + key, cb=watched.hear)
+                self._watched[key] = watched
+            watched.watchers.append(changed)
         try:
             yield
         finally:
-            await unsubscribe(self._nc, subscription)
+            watched.watchers.remove(changed)
+            if not watched.watchers:
+                del self._watched[key]
+                await unsubscribe(self._nc, watched.subscription)
+
+
+class _Watched:
+    """One subscription, and who is told of what it hears."""
+
+    subscription: Subscription
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.watchers: list[Callable[[str, bytes | None], None]] = []
+
+    async def hear(self, message: Msg) -> None:
+        gone = {KV_OP, KV_MARKER_REASON} & (message.headers or {}).keys()
+        key, value = message.subject.removeprefix(self._prefix), None if gone else message.data
+        for changed in tuple(self.watchers):
+            changed(key, value)
