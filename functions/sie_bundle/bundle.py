@@ -205,8 +205,8 @@ class Bundle:
         """End the demand sessions, stop pulling, finish what is in hand, say goodbye; raise what a part failed with."""
         log.info("draining: %d requests in hand", self.worker.in_hand)
         self.presence.became("draining")
-        self.door.draining.set()
-        await self.worker.drain(self._settings.drain_s)
+        within_s = self._settings.drain_s
+        await asyncio.gather(self.door.drain(within_s), self.worker.drain(within_s))
         await self._duties.end()
         await self.presence.goodbye()
         await asyncio.to_thread(self.executor.close, LEAVE_S)

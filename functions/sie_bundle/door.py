@@ -35,9 +35,11 @@ from sie_sdk.errors import SIEError, UnavailableError, UnsupportedMediaTypeError
 DEMAND = "dev.sie.work.available.v1"
 SESSION = "dev.sie.work.session.v1"
 
+LEAVING = "This worker is leaving."
+
 
 class Door:
-    """The HTTP side of one worker. ``run`` computes a request; ``draining`` ends the open sessions."""
+    """The HTTP side of one worker. ``run`` computes a request; ``draining`` ends the sessions, and nothing is taken."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Door:
         self._presence = presence
         self._registry = registry
         self._run = run
+        self._in_hand: set[asyncio.Future[bytes]] = set()
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -58,6 +61,13 @@ class Door:
             routes=[Route("/", self.event, methods=["POST"]), Route("/readyz", self.ready, methods=["GET"])],
             exception_handlers={SIEError: _refuse},
         )
+
+    async def drain(self, within_s: float) -> None:
+        """End the sessions, take nothing more in, finish what is in hand; after ``within_s`` seconds it is refused."""
+        self.draining.set()
+        if self._in_hand:
+            _, late = await asyncio.wait(self._in_hand, timeout=within_s)
+            await end(*late)
 
     async def ready(self, request: Request) -> Response:
         """200 when the engine is up and work is being pulled."""
@@ -124,11 +134,17 @@ class Door:
         Raises:
             SIEError: what the sender should know.
         """
+        if self.draining.is_set():
+            raise UnavailableError(LEAVING, retry_after=1.0)
         computing, gone = asyncio.ensure_future(self._run(work)), asyncio.ensure_future(_disconnected(request))
+        self._in_hand.add(computing)
+        computing.add_done_callback(self._in_hand.discard)
         try:
             await asyncio.wait({computing, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not computing.done():
                 raise UnavailableError("The sender has hung up.")
+            if computing.cancelled():  # not done when this worker has to go
+                raise UnavailableError(LEAVING, retry_after=1.0)
             return computing.result()
         finally:
             await end(computing, gone)

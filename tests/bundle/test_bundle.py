@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
+import httpx
 import msgspec
 import pytest
 
@@ -28,6 +29,8 @@ from sie_sdk import wire
 from sie_sdk.errors import ConfigurationError, WeightsUnavailableError
 from sie_sdk.types import EncodeRequest, Item
 from tests import tiny_model
+from tests.bundle.residencies import Made
+from tests.bundle.test_door import EVENT
 from tests.conftest import eventually
 from tests.golden import lora_folder
 
@@ -76,6 +79,25 @@ async def test_a_pass_that_hangs_does_not_keep_a_drained_bundle_from_leaving(
             await bundle.drain()
     finally:
         go_on.set()
+
+
+async def test_an_event_that_is_in_hand_is_computed_before_its_worker_leaves(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, drain = Made(monkeypatch), bundle.worker.drain
+    made.gates[PLAIN] = Event()
+
+    async def drained(within_s: float) -> None:
+        await drain(within_s)
+        made.gates[PLAIN].set()
+
+    monkeypatch.setattr(bundle.worker, "drain", drained)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(bundle.door.app()), base_url="http://bundle")
+    headers = EVENT | {"ce-type": "dev.sie.encode.v1", "ce-model": PLAIN}
+    asked = asyncio.create_task(client.post("/", json={"items": [{"text": "hello"}]}, headers=headers))
+    await eventually(lambda: PLAIN in made.ids)  # the event waits for its model
+    await bundle.drain()
+    assert (await asked).status_code == 200
 
 
 async def test_a_bundle_that_leaves_says_so_in_its_log(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,6 +23,7 @@ from sie_sdk.errors import ModelLoadingError
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.replies import Extracted
 from sie_sdk.types import Classification, EncodeRequest, Item, Timing, Usage
+from tests.conftest import eventually
 from tests.ingress.conftest import MODEL, SPEC
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -255,6 +256,26 @@ async def test_what_its_sender_has_hung_up_on_is_not_computed_any_further(
     async with asyncio.timeout(10):
         await bundle.door.app()(scope, receive, send)
     assert ended.is_set()
+
+
+async def test_a_worker_that_leaves_refuses_what_it_has_no_time_for_and_takes_nothing_more(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[Work]()
+
+    async def endless(work: Work) -> bytes:
+        begun.append(work)
+        return await asyncio.Future()
+
+    monkeypatch.setattr(bundle.door, "_run", endless)
+    asked = asyncio.create_task(bundle.infer("encode", {"items": [{"text": "a"}]}))
+    await eventually(lambda: bool(begun))
+    async with asyncio.timeout(10):
+        await bundle.door.drain(0.0)
+        for answer in (await asked, await bundle.infer("encode", {"items": [{"text": "b"}]})):
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json()["error"]["code"] == "UNAVAILABLE"
+    assert len(begun) == 1
 
 
 async def test_an_error_that_nobody_expected_is_answered_as_through_the_queue_and_told_to_the_log_alone(
