@@ -259,6 +259,31 @@ async def test_damaged_weights_that_were_fetched_are_fetched_again_once(
     assert len(fetches) == 4, "a source that gives damaged files is not asked for them every minute"
 
 
+async def test_of_damaged_weights_nothing_is_in_memory_any_more_while_they_are_fetched_again(
+    tmp_path: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, revision = tiny_model.make(tmp_path / "good"), "0" * 40
+    init, made, left = engine.EncoderModel.__init__, list[weakref.ref[engine.EncoderModel]](), list[object]()
+
+    def torn(model: engine.EncoderModel, *args: Any) -> None:
+        init(model, *args)
+        made.append(weakref.ref(model))
+        if len(made) == 1:
+            raise ModelLoadFailedError("torn", reason="corrupt")
+
+    def fetch(source: HubSource, files: tuple[str, ...], into: Path, *, cached: bool) -> None:
+        left.append(made[0]())
+        for name in files:
+            shutil.copyfile(good / name, into / name)
+
+    monkeypatch.setattr(engine.EncoderModel, "__init__", torn)
+    monkeypatch.setattr("sie_bundle.weights.hub.fetch", fetch)
+    spec = msgspec.structs.replace(tiny_model.spec(good), sources=(HubSource(repo="acme/tiny", revision=revision),))
+    shutil.copytree(good, tmp_path / "cache/weights/test--tiny" / revision)
+    await residency(tmp_path, loads, clock).model(spec)
+    assert left == [None] and loads == ["test/tiny"]
+
+
 async def test_damaged_weights_are_fetched_again_when_a_source_that_could_not_be_reached_is_back(
     tmp_path: Path, loads: Loads, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sie_bundle.engine.failure import frameless
 from sie_bundle.engine.native import KEPT
 from sie_bundle.residency import memory
 from sie_bundle.residency.load_failure import Failure, Failures, classify
@@ -279,6 +280,7 @@ class Residency:
             if classify(error) != "corrupt" or spec in self._fetched_anew or not self._loader.fetched(spec):
                 raise
             log.warning("%s is damaged and fetched again: %s", name_of(spec), error)
+            frameless(error)  # else what was made of them stays on the device, where nobody counts it any more
             opened = await self._anew(spec)
             model = await self._make(opened, behind)
         keeping = asyncio.create_task(self._keep(spec, opened, model))
