@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import msgspec
@@ -70,6 +71,14 @@ TorchsOutOfMemoryError.__name__ = "OutOfMemoryError"
 )
 def test_a_failure_is_known_by_its_word_its_type_or_its_cause(failure: Exception, reason: Reason) -> None:
     assert classify(failure) == reason
+
+
+def test_a_failure_that_an_adapter_raised_from_itself_has_a_kind_too() -> None:
+    failure, told = RuntimeError("odd"), list[Reason]()
+    thread = threading.Thread(target=lambda: told.append(classify(caused(failure, failure))), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert told == ["unknown"]
 
 
 def test_of_several_sources_the_one_that_may_be_back_soonest_counts() -> None:

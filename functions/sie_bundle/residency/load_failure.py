@@ -38,7 +38,9 @@ JITTER = 0.1
 
 def classify(error: BaseException | None) -> Reason:
     """What kind of failure an error is, by its own word, its type, or what caused it."""
-    while error is not None:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:  # ``raise error from error`` makes a circle
+        seen.add(id(error))
         if isinstance(error, SIEError) and error.details.get("reason") in REASONS:
             return cast("Reason", error.details["reason"])
         if isinstance(error, Exception) and is_out_of_memory(error):
