@@ -66,6 +66,14 @@ def test_texts_pairs_and_hypotheses_lose_tokens_on_the_side_where_transformers_c
             assert [row.ids.tolist() for row in own.hypotheses(texts, ["coffee"], most + 2)] == wanted
 
 
+def test_of_a_text_that_is_far_too_long_the_end_stays_where_the_left_side_is_cut(tmp_path: Path) -> None:
+    tiny_tokenizers.make("bert").save(str(tmp_path / "tokenizer.json"))
+    text = "hello " * 500 + "coffee ship"
+    (kept,) = Tokenizer.load(tmp_path, side="left").rows([text], 8)
+    whole = Tokenizer.load(tmp_path).rows([text], 1000)[0].ids
+    assert kept.ids.tolist() == [whole[0], *whole[-7:]]
+
+
 def test_a_text_of_exactly_the_limit_is_left_whole(tokenizer: Tokenizer) -> None:
     assert tokenizer.rows(["hello world"], 4, "error")[0].ids.tolist() == [CLS, HELLO, WORLD, SEP]
 

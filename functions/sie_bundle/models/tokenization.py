@@ -158,7 +158,7 @@ class Tokenizer:
             InvalidInputError: a text is not valid Unicode, or has no tokens at all.
         """
         made, read = [], texts
-        if self._plain and overflow == "truncate_text":
+        if self._plain and overflow == "truncate_text" and not self._from_left:  # else its end is what counts
             read = [self._plain.beginning(text, max_length) for text in texts]
         for i, encoding in enumerate(self._encode(read, name=name)):
             ids = encoding.ids
