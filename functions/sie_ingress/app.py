@@ -87,8 +87,6 @@ def app(
     configs = Configs(registry, state, lanes, ingresses, access)
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
-    # Enough for the largest request, packed, and its answer.
-    room = 2 * settings.max_body_bytes + settings.max_reply_bytes
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
     ingress = Starlette(
         routes=[
@@ -108,7 +106,7 @@ def app(
             Route("/metrics", metrics.page, methods=["GET"]),
             *OpenApi(registry, settings, () if pools.assigns else (PoolsUnsupportedError,)).routes(),
         ],
-        middleware=_middleware(metrics, readiness, Memory(room), inference, dialects),
+        middleware=_middleware(metrics, readiness, settings, inference, dialects),
         exception_handlers=REFUSALS,
     )
     _to_the_end(ingress.routes)
@@ -125,15 +123,17 @@ def _to_the_end(routes: Sequence[BaseRoute]) -> None:
 
 
 def _middleware(
-    metrics: Metrics, readiness: Readiness, memory: Memory, inference: Inference, dialects: Dialects
+    metrics: Metrics, readiness: Readiness, settings: Settings, inference: Inference, dialects: Dialects
 ) -> list[Middleware]:
     """What every request goes through, the outermost first."""
+    # Enough for the largest request, packed, and its answer.
+    room = 2 * settings.max_body_bytes + settings.max_reply_bytes
     return [
         Middleware(EventsAtRoot),
         Middleware(Counted, metrics),
         Middleware(Identified),
         Middleware(Begun, readiness),
-        Middleware(Bounded, memory),
+        Middleware(Bounded, Memory(room)),
         Middleware(Compressed),
         Middleware(Express, inference.serve, dialects.by_path()),
     ]

@@ -325,8 +325,9 @@ struct Head {
     written();
   }
 
-  // Weights of all keys, and the first columns of the sums of values by them. Panel by panel, so that tiles go on
-  // beside softmax: with the scores of the next keys, and with the values of those before.
+  // Weights of all keys, and the first columns of the sums of values by them. Panel by panel (Dao et al.,
+  // FlashAttention, 2022), so that tiles go on beside softmax: with the scores of the next keys, and with the values of
+  // those before.
   template <bool NARROW>
   int weigh(const Block& of, Softmax& by, float* sums) const {
     alignas(64) float scores[2][QUERIES * PANEL];

@@ -166,9 +166,10 @@ alignas(64) constexpr uint16_t POWER_BITS[] = {257, 259, 261, 263, 265, 267, 269
                                                275, 274, 272, 271, 269, 267, 265, 263, 260, 257};
 constexpr float POWER_STEP = 256;
 
-// Store 2 to the x of both as bfloat16, to 0.7 % of it (a third more on average than rounding takes), and give the sum
-// and what was stored, in pairs. A pair of vectors lies in the order of place_of_unit. From 128 on all powers are the
-// same, and from 2^23 on nothing.
+// Store 2 to the x of both as bfloat16, and give the sum and what was stored, in pairs. A pair of vectors lies in the
+// order of place_of_unit. x as a whole number is its power's bits but for the table (after Schraudolph, A Fast, Compact
+// Approximation of the Exponential Function, 1999): to 0.7 % of it, a third more on average than rounding takes. From
+// 128 on all powers are the same, and from 2^23 on nothing.
 static inline Vector store_powers(Number* to, Vector left, Vector right, Vector sum) {
   __m512i whole = _mm512_packs_epi32(_mm512_cvtps_epi32((__m512)left), _mm512_cvtps_epi32((__m512)right));
   whole = _mm512_xor_si512(whole, _mm512_set1_epi16(-0x8000));  // from the lowest power on
