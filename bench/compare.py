@@ -25,6 +25,7 @@ from bench.load import LoadError, Slice
 from bench.peers import OURS, REFERENCE, Peer, machine, peers
 from bench.report import Measured, Reading
 from bench.running import Server, Vectors, Worker, first_vector
+from bench.turns import in_turns
 
 WARM_UP_S = 0.5
 REQUESTS_BEFORE_MEMORY = 200
@@ -118,7 +119,7 @@ class Table:
                 else:
                     rates.append(f"{name} {measured.items / measured.seconds:.0f}")
             if workload.name == "documents":
-                self._machine_slices(seconds)
+                self._in_turns(workload, seconds)
             _say(f"{title}, {workload.name}, texts/s: {', '.join(rates)}")
 
     def _slice(self, name: str, workload: Workload, seconds: float) -> Slice:
@@ -132,16 +133,11 @@ class Table:
         self.measured.readings.setdefault((name, workload.name), []).append(reading)
         return measured
 
-    def _machine_slices(self, seconds: float) -> None:
+    def _in_turns(self, workload: Workload, seconds: float) -> None:
         assert self._machine is not None
-        self._machine.pinned.resume()
-        try:
-            for what, readings in (("gemm", self.measured.gemm), ("engine", self.measured.engine)):
-                before = self._machine.pinned.cpu_s()
-                measured = Slice(*self._machine.order(do=what, seconds=seconds))
-                readings.append(Reading(measured, self._machine.pinned.cpu_s() - before, 0))
-        finally:
-            self._machine.pinned.pause()
+        if isinstance(server := self._running.get(OURS), Server):
+            with _awake(server):
+                self.measured.in_turns.append(in_turns(server, self._machine, workload, seconds))
 
     def _vectors(self, name: str, texts: Sequence[str], *, at_once: bool) -> Vectors:
         with _awake(self._running[name]):

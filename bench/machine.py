@@ -8,6 +8,7 @@ on; at 12,000 it is a quarter slower, since the states no longer fit the caches.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -29,16 +30,19 @@ def main() -> None:
     texts = len(calls[0])
     tokens = sum(len(row) for batch in batches for row in batch) // len(batches)
     multiply = linear_layers(folder, tokens // CLIENTS, precision)
+    products = itertools.repeat((None, texts / CLIENTS))
+    size = texts // CLIENTS
+    requests = itertools.cycle(
+        [(batch[at : at + size], float(size)) for batch in batches for at in range(0, texts, size)]
+    )
 
     def gemm(seconds: float) -> list[Any]:
         """Nothing but the products."""
-        return worker.slice_of(lambda call: multiply(), [None], [texts / CLIENTS], seconds)
+        return worker.slice_of(lambda call: multiply(), products, seconds)
 
     def engine(seconds: float) -> list[Any]:
         """Forwards of a request each, tokenized beforehand."""
-        size = texts // CLIENTS
-        requests = [batch[at : at + size] for batch in batches for at in range(0, texts, size)]
-        return worker.slice_of(forward, requests, [float(size)] * len(requests), seconds)
+        return worker.slice_of(forward, requests, seconds)
 
     process.collect_less()  # as a bundle does once its engine is there
     worker.obey({"gemm": gemm, "engine": engine, "precision": lambda: precision})

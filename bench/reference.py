@@ -4,6 +4,7 @@ in that library's own environment; answers the orders of ``worker``. Its vectors
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ def main() -> None:
 
     model = SentenceTransformer(sys.argv[1], device="cpu")
     calls = worker.requests(Path(sys.argv[2]))
+    work = {name: itertools.cycle([(call, float(len(call))) for call in mine]) for name, mine in calls.items()}
 
     def vectors(texts: list[str], at_once: bool) -> list[list[float]]:
         """As float lists."""
@@ -25,8 +27,7 @@ def main() -> None:
 
     def measure(workload: str, seconds: float) -> list[Any]:
         """A slice."""
-        mine = calls[workload]
-        return worker.slice_of(model.encode, mine, [len(call) for call in mine], seconds)
+        return worker.slice_of(model.encode, work[workload], seconds)
 
     worker.obey({"vectors": vectors, "slice": measure})
 

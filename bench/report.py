@@ -41,8 +41,7 @@ class Measured:
     cosine: dict[str, float] = field(default_factory=dict)
     readings: dict[tuple[str, str], list[Reading]] = field(default_factory=dict)
     precision: str = ""
-    gemm: list[Reading] = field(default_factory=list)
-    engine: list[Reading] = field(default_factory=list)
+    in_turns: list[dict[str, Reading]] = field(default_factory=list)
 
     def latency_ms(self, name: str, workload: str, percentile: float) -> float:
         """Of a request, the median of the rounds' percentiles."""
@@ -73,7 +72,7 @@ def show_all(measured: Measured, every: Sequence[Workload], present: Sequence[Pe
         if (OURS, workload.name) in measured.readings:
             _workload(measured, workload, present, cores)
             _best(measured, workload.name)
-    if measured.gemm:
+    if measured.in_turns:
         documents = next(workload for workload in every if workload.name == "documents")
         _machine(measured, documents.tokens_per_text, cores)
     rows = [
@@ -138,19 +137,18 @@ def _best(measured: Measured, workload: str) -> None:
 def _machine(measured: Measured, tokens: float, cores: str) -> None:
     """The documents workload against the machine's own rate."""
     flops = flops_per_token(installs.own_weights()) * tokens
-    limit, limit_of_cpu = rate(measured.gemm), rate_of_cpu(measured.gemm)
-    rows = [
-        [
-            what,
-            *(f"{rate(readings) * each:.0f}" for each in (1, tokens, flops / 1e9)),
-            f"{rate(readings) / limit:.0%}",
-            f"{rate_of_cpu(readings) / limit_of_cpu:.0%}",
-        ]
-        for what, readings in (
-            (f"matrix products alone (weights in {measured.precision})", measured.gemm),
-            ("our engine in one process", measured.engine),
-            ("our server", measured.readings[OURS, "documents"]),
+    rows = []
+    for what, about in (
+        ("gemm", f"matrix products alone (weights in {measured.precision})"),
+        ("engine", "our engine in one process"),
+        ("server", "our server"),
+    ):
+        readings = [turns[what] for turns in measured.in_turns]
+        shares = (
+            statistics.median(each([turns[what]]) / each([turns["gemm"]]) for turns in measured.in_turns)
+            for each in (rate, rate_of_cpu)
         )
-    ]
-    title = f"{cores}: documents against the machine (FLOP of the linear layers only)"
+        rates = (f"{rate(readings) * each:.0f}" for each in (1, tokens, flops / 1e9))
+        rows.append([about, *rates, *(f"{share:.0%}" for share in shares)])
+    title = f"{cores}: documents against the machine, in turns (FLOP of the linear layers only)"
     show(title, ["", "texts/s", "tokens/s", "GFLOP/s", "of the machine", "of it by CPU time"], rows)

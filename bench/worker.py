@@ -5,11 +5,10 @@ Imports the standard library only, since it also runs in the peers' environments
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,18 @@ def requests(file: Path) -> dict[str, list[list[str]]]:
     return calls
 
 
-def slice_of(run: Callable[[Any], object], calls: Sequence[Any], sizes: Sequence[float], seconds: float) -> list[Any]:
-    """Run the calls one after the other for ``seconds``: texts done, seconds taken, seconds of each call."""
+def slice_of(run: Callable[[Any], object], work: Iterator[tuple[Any, float]], seconds: float) -> list[Any]:
+    """Run calls one after the other for ``seconds``: texts done, seconds taken, seconds of each call.
+
+    Args:
+        work: calls and how many texts each holds, without end; the next slice goes on where this one stops.
+    """
     items, latencies = 0.0, []
-    began = time.perf_counter()
-    for call, size in itertools.cycle(zip(calls, sizes, strict=True)):
-        start = time.perf_counter()
-        if start - began >= seconds:
-            break
+    began = start = time.perf_counter()
+    while start - began < seconds:
+        call, size = next(work)
         run(call)
         items += size
         latencies.append(time.perf_counter() - start)
-    return [items, time.perf_counter() - began, latencies]
+        start = time.perf_counter()
+    return [items, start - began, latencies]

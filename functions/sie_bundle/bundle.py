@@ -53,6 +53,8 @@ after another: while it does, the next is made ready."""
 
 BATCH_TOKENS, GPU_BATCH_TOKENS = 512, 32_768
 """The most tokens of a batch on a CPU, and on a GPU."""
+ONE_STREAM = 2
+"""So many times as many are in a batch that has the caches to itself, if it is quick nevertheless."""
 
 
 AHEAD = 4
@@ -227,9 +229,12 @@ class Bundle:
         count = cores.available()
         streams = settings.streams or (GPU_STREAMS if self._on_gpu else min(count, STREAMS))
         threads = settings.threads or (1 if self._on_gpu else max(1, count // streams))
+        tokens = settings.batch_tokens or (GPU_BATCH_TOKENS if self._on_gpu else BATCH_TOKENS)
+        one = streams == 1 and not self._on_gpu and not settings.batch_tokens
         return Executor(
-            max_batch_tokens=settings.batch_tokens or (GPU_BATCH_TOKENS if self._on_gpu else BATCH_TOKENS),
+            max_batch_tokens=tokens * (ONE_STREAM if one else 1),
             max_batch_s=settings.batch_s,
+            few_tokens=tokens if one else float("inf"),
             streams=streams,
             threads=threads,
             alone=count if threads == 1 and count == streams else threads,

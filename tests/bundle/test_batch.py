@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_bundle.engine.batch import BULK_WAIT_S, Entry, Limits, Slice, cost, form
+from sie_bundle.engine.batch import BULK_WAIT_S, Entry, Limits, Slice, form
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 entries = st.builds(
@@ -45,8 +45,13 @@ def wanted(entry: Entry, now: float = NOW) -> bool:
     return not entry.gone() and (entry.deadline is None or entry.deadline >= now)
 
 
+def cost(lengths: tuple[int, ...]) -> float:
+    """What rows cost the device, in tokens: linear layers by token, attention by the square of a row's length."""
+    return sum(lengths) + QUADRATIC * sum(length * length for length in lengths)
+
+
 def price(batch: list[Slice]) -> float:
-    return sum(cost(part.lengths, QUADRATIC) for part in batch)
+    return sum(cost(part.lengths) for part in batch)
 
 
 @given(st.lists(entries, max_size=20))
@@ -246,11 +251,6 @@ def test_bulk_leads_at_half_of_its_time_where_that_is_sooner_but_twice_before_no
 
 def test_an_empty_queue_forms_nothing() -> None:
     assert form([], NOW, by_tokens) == ([], [], [])
-
-
-def test_cost_counts_tokens_and_their_squares_per_row() -> None:
-    assert cost((2, 3)) == 5
-    assert cost((2, 3), quadratic=0.5) == 5 + 0.5 * 13
 
 
 def test_of_slices_with_more_rows_than_there_is_room_for_no_lengths_are_looked_at() -> None:

@@ -21,6 +21,7 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import LoadFailure, Queue, Work
 from sie_broker.room import Room
 from sie_bundle.bundle import Bundle, Warming
+from sie_bundle.engine.cost import Reading
 from sie_bundle.settings import Settings
 from sie_config.model.model_spec import Lora, Profile
 from sie_config.model.sources import LocalSource
@@ -31,6 +32,7 @@ from sie_sdk.types import EncodeRequest, Item
 from tests import tiny_model
 from tests.bundle.residencies import Made
 from tests.bundle.test_door import EVENT
+from tests.bundle.test_executor import HEADS, Gated, rows
 from tests.conftest import eventually
 from tests.golden import lora_folder
 
@@ -262,3 +264,21 @@ async def test_the_model_of_what_waits_is_loaded_while_the_engine_is_imported_an
     assert reply is not None and reply.status == 200
     await made.drain()
     await broker.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "room"),
+    [(Settings(), 1024), (Settings(batch_tokens=512), 512), (Settings(streams=2), 512)],
+)
+async def test_a_batch_that_has_a_core_to_itself_may_be_of_twice_as_many_tokens_if_they_are_quick(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, wanted: Settings, room: int
+) -> None:
+    monkeypatch.setattr("sie_bundle.engine.cores.available", lambda: 1)
+    executor, model = bundle._executor(wanted), Gated()
+    model.gate.set()
+    model.fit.observe(Reading(1024, 1, 0.01))
+    try:
+        await executor.forward(model, rows(*[1] * 16, length=128), HEADS)
+    finally:
+        await asyncio.to_thread(executor.close)
+    assert {len(batch) * 128 for batch in model.batches} == {room}

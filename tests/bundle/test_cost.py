@@ -18,6 +18,17 @@ def taken(rows: list[int], slower: float = 1.0) -> float:
     return slower * (START + PER_TOKEN * sum(rows) + PER_SQUARE * sum(n * n for n in rows))
 
 
+def fitted(seen: list[Reading]) -> Fit:
+    fit = Fit()
+    for each in seen:
+        fit.observe(each)
+    return fit
+
+
+def expected(fit: Fit, rows: list[int]) -> float:
+    return fit.expected(reading(rows, 0.0))
+
+
 def readings(seed: int, count: int, noise: float = 0.0, slower: float = 1.0) -> list[Reading]:
     random = np.random.default_rng(seed)
     batches = [random.integers(1, 512, size=random.integers(1, 40)).tolist() for _ in range(count)]
@@ -29,22 +40,22 @@ def test_a_reading_counts_tokens_and_squared_lengths() -> None:
 
 
 def test_exact_readings_give_the_machines_own_numbers() -> None:
-    fit = Fit(readings(0, 20))
+    fit = fitted(readings(0, 20))
     assert np.allclose([fit.start, fit.per_token, fit.per_square], [START, PER_TOKEN, PER_SQUARE], rtol=1e-3)
     assert np.isclose(fit.quadratic, PER_SQUARE / PER_TOKEN, rtol=1e-3)
 
 
 def test_noisy_readings_still_predict_within_a_fifth() -> None:
-    fit = Fit(readings(1, 208, noise=0.1))
+    fit = fitted(readings(1, 208, noise=0.1))
     for rows in ([8], [256] * 8, [512], [20] * 64):
-        assert 0.8 < fit.seconds(rows) / taken(rows) < 1.2
+        assert 0.8 < expected(fit, rows) / taken(rows) < 1.2
 
 
 def test_a_machine_that_becomes_slower_is_followed() -> None:
-    fit = Fit(readings(2, 100))
+    fit = fitted(readings(2, 100))
     for each in readings(3, 200, slower=3.0):
         fit.observe(each)
-    assert 2.7 < fit.seconds([100] * 10) / taken([100] * 10) < 3.3
+    assert 2.7 < expected(fit, [100] * 10) / taken([100] * 10) < 3.3
 
 
 def test_before_any_reading_nothing_is_known_and_nothing_is_limited() -> None:
@@ -53,24 +64,48 @@ def test_before_any_reading_nothing_is_known_and_nothing_is_limited() -> None:
 
 
 def test_a_reading_that_took_no_time_is_ignored() -> None:
-    fit = Fit([Reading(10, 100, 0.0), Reading(0, 0, 1.0)])
+    fit = fitted([Reading(10, 100, 0.0), Reading(0, 0, 1.0)])
     assert not fit.known
 
 
 @given(st.lists(st.tuples(lengths, st.floats(1e-5, 100)), min_size=1, max_size=30), lengths)
 def test_no_readings_make_a_prediction_negative(seen: list[tuple[list[int], float]], rows: list[int]) -> None:
-    fit = Fit([reading(own, seconds) for own, seconds in seen])
+    fit = fitted([reading(own, seconds) for own, seconds in seen])
     assert fit.known and fit.start >= 0 and fit.per_token > 0 and fit.per_square >= 0
-    assert fit.seconds(rows) > 0 and fit.tokens_within(1.0) >= 0
+    assert expected(fit, rows) > 0 and fit.tokens_within(1.0) >= 0
 
 
 @given(lengths, lengths, st.integers(0, 1000))
 def test_more_rows_never_cost_less(some: list[int], more: list[int], seed: int) -> None:
-    fit = Fit(readings(seed, 5, noise=0.3))
-    assert fit.seconds(some + more) >= fit.seconds(some)
+    fit = fitted(readings(seed, 5, noise=0.3))
+    assert expected(fit, some + more) >= expected(fit, some)
 
 
 def test_what_fits_into_a_time_is_what_takes_it() -> None:
-    fit = Fit(readings(4, 50))
+    fit = fitted(readings(4, 50))
     tokens = fit.tokens_within(0.1)
     assert np.isclose(fit.start + fit.per_token * tokens, 0.1, rtol=1e-6)
+
+
+@given(st.integers(0, 1000))
+def test_readings_taken_in_together_weigh_as_they_would_one_by_one(seed: int) -> None:
+    seen = readings(seed, 8 + 16, noise=0.2)
+    normal, right = np.zeros((3, 3)), np.zeros(3)
+    for each in seen:
+        row = np.array([1.0, each.tokens, each.squares]) / each.seconds
+        normal, right = 0.98 * normal + np.outer(row, row), 0.98 * right + row
+    fit = fitted(seen)
+    assert np.allclose(fit._normal, normal) and np.allclose(fit._right, right)
+
+
+def test_a_batch_is_of_a_few_tokens_or_of_as_many_as_are_quick() -> None:
+    fit = fitted(readings(5, 50))
+    quick = fit.tokens_within(0.05)
+    assert fit.ceiling(longest_s=1.0, few=quick / 2) == quick
+    assert fit.ceiling(longest_s=1.0, few=2 * quick) == 2 * quick
+    assert fit.ceiling(longest_s=0.02, few=2 * quick) == fit.tokens_within(0.02) < quick
+
+
+def test_of_a_model_of_which_nothing_is_known_a_batch_is_of_a_few_tokens() -> None:
+    assert Fit().ceiling(longest_s=0.2, few=512) == 512
+    assert Fit().ceiling(longest_s=0.2, few=float("inf")) == float("inf")

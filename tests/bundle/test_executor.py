@@ -292,7 +292,7 @@ class Named(Gated):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fit = Fit([Reading(1, 1, 60.0)])  # as long as nobody waits, so that nothing is slower
+        self.fit.observe(Reading(1, 1, 60.0))  # as long as nobody waits, so that nothing is slower
         self.seen: list[tuple[str, int]] = []
 
     def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:

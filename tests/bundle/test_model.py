@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sie_bundle.engine import native
+from sie_bundle.engine.cost import reading
 from sie_bundle.models.model import EncoderModel
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Dense, Sparse, Tasks
@@ -58,7 +59,8 @@ def test_a_loaded_model_gives_unit_vectors_and_knows_its_bytes(folder: Path) -> 
 def test_a_loaded_model_knows_what_its_passes_cost_before_its_first_request(folder: Path) -> None:
     model, other = (tiny_model.load(tiny_model.spec(folder), folder) for _ in range(2))
     assert model.fit.known and model.fit is not other.fit
-    assert 0 < model.fit.seconds([8]) < model.fit.seconds([32] * 64) < float("inf")
+    one, many = (model.fit.expected(reading(rows, 0.0)) for rows in ([8], [32] * 64))
+    assert 0 < one < many < float("inf")
     assert model.fit.tokens_within(1.0) < float("inf"), "so that its first batches have a ceiling"
 
 

@@ -18,12 +18,14 @@ FRAGMENTS = ("[SEP]", "[sep]", "[", "<x>", "Ärger", "arger", "NEW", "new", "hel
 VOCABULARY = ("[UNK]", "[CLS]", "[SEP]", "hello", "world", "new", "##er", *string.ascii_letters, *"0123456789.,'[]-")
 
 
-def made(*, lowercase: bool, clean_text: bool = True) -> tokenizers.Tokenizer:
+def made(
+    *, lowercase: bool, clean_text: bool = True, words: pre_tokenizers.PreTokenizer | None = None
+) -> tokenizers.Tokenizer:
     """One as BERT's, whose own tokens are looked for before and after the normalizer."""
     numbers = {word: n for n, word in enumerate((*VOCABULARY, *(f"##{letter}" for letter in string.ascii_letters)))}
     tokenizer = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, clean_text=clean_text)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.pre_tokenizer = words or pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
@@ -33,18 +35,18 @@ def made(*, lowercase: bool, clean_text: bool = True) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-TOKENIZERS = {lowercase: made(lowercase=lowercase) for lowercase in (True, False)}
+WORDS = (pre_tokenizers.BertPreTokenizer(), pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Whitespace())
+TOKENIZERS = [made(lowercase=lowercase, words=words) for lowercase in (True, False) for words in WORDS]
 
 
 @given(
     st.lists(st.lists(st.text(st.characters(max_codepoint=127)) | st.sampled_from(FRAGMENTS)).map("".join), min_size=1),
-    st.booleans(),
+    st.sampled_from(TOKENIZERS),
     st.booleans(),
 )
 def test_plain_texts_have_the_tokens_that_the_normalizer_would_give(
-    texts: list[str], lowercase: bool, special: bool
+    texts: list[str], whole: tokenizers.Tokenizer, special: bool
 ) -> None:
-    whole = TOKENIZERS[lowercase]
     plain = PlainText.of(whole)
     assert plain
     got = plain.encode(texts, special, lambda others: whole.encode_batch_fast(others, add_special_tokens=special))
@@ -72,6 +74,16 @@ def test_any_other_text_does(text: str) -> None:
 
     plain.encode(["hello", text], True, normalized)
     assert met == [text]
+
+
+@pytest.mark.parametrize("mark", string.punctuation)
+def test_each_mark_is_a_word_of_its_own(mark: str) -> None:
+    whole = made(lowercase=True)
+    plain = PlainText.of(whole)
+    assert plain
+    (own,) = plain.encode([f"a{mark}b{mark}{mark}"], False, lambda texts: pytest.fail(f"{texts} met the normalizer"))
+    assert own.ids == whole.encode(f"a {mark} b {mark} {mark}", add_special_tokens=False).ids
+    assert len(own.ids) == 5
 
 
 def test_a_tokenizer_with_another_normalizer_has_no_plain_texts() -> None:

@@ -108,11 +108,6 @@ class Formed(NamedTuple):
     dropped: list[Slice]
 
 
-def cost(lengths: Sequence[int], quadratic: float = 0.0) -> float:
-    """What rows cost the device, in tokens: linear layers by token, attention by ``quadratic`` per squared length."""
-    return sum(lengths) + quadratic * _squares(lengths)
-
-
 def _squares(lengths: Sequence[int]) -> int:
     return sum(length * length for length in lengths)
 

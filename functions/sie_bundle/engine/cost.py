@@ -16,6 +16,8 @@ FORGET = 0.98
 """What a reading weighs after another one: a machine that became slower is believed after some fifty batches."""
 OFTEN, SELDOM = 8, 16
 """The first so many readings are fitted one by one, then that many together: a fit takes a tenth of a short batch."""
+QUICK_S = 0.05
+"""A batch that takes no longer may be of more than a few tokens: what Python does around a pass is done for all."""
 
 
 class Reading(NamedTuple):
@@ -39,13 +41,12 @@ class Fit:
     coefficient that comes out below zero is zero and the others are fitted without it.
     """
 
-    def __init__(self, readings: Sequence[Reading] = ()) -> None:
+    def __init__(self) -> None:
         self._normal = np.zeros((3, 3))
         self._right = np.zeros(3)
+        self._new: list[tuple[float, float, float]] = []
         self._count = 0
         self.start = self.per_token = self.per_square = 0.0
-        for each in readings:
-            self.observe(each)
 
     @property
     def known(self) -> bool:
@@ -57,10 +58,6 @@ class Fit:
         """What a squared length costs, in tokens."""
         return self.per_square / self.per_token if self.known else 0.0
 
-    def seconds(self, lengths: Sequence[int]) -> float:
-        """What a pass over rows of those lengths is expected to take."""
-        return self.expected(reading(lengths, 0.0))
-
     def expected(self, like: Reading) -> float:
         """What a pass over as many tokens is expected to take."""
         return self.start + self.per_token * like.tokens + self.per_square * like.squares
@@ -69,19 +66,23 @@ class Fit:
         """How many tokens, squares counted in, fit into that time; infinite while nothing was measured."""
         return max(0.0, seconds - self.start) / self.per_token if self.known else float("inf")
 
+    def ceiling(self, longest_s: float, few: float) -> float:
+        """What a batch may cost, in tokens: ``few``, or more if they take no longer than `QUICK_S` or ``longest_s``."""
+        return min(self.tokens_within(longest_s), max(few, self.tokens_within(QUICK_S) if self.known else 0.0))
+
     def observe(self, new: Reading) -> None:
         """Take one reading in."""
         if new.seconds <= 0 or new.tokens <= 0:
             return
-        row = np.array([1.0, new.tokens, new.squares]) / new.seconds
-        self._normal = FORGET * self._normal + np.outer(row, row)
-        self._right = FORGET * self._right + row
-        self._count += 1
-        if self._count <= OFTEN or self._count % SELDOM == 0:
-            self._solve()
-
-    def _solve(self) -> None:
-        self.start, self.per_token, self.per_square = _solve(self._normal, self._right)
+        self._new.append((1.0 / new.seconds, new.tokens / new.seconds, new.squares / new.seconds))
+        if self._count < OFTEN or len(self._new) >= SELDOM:
+            # All at once: numpy's steps for each would take a hundredth of a short batch.
+            rows, self._new = np.array(self._new), []
+            weighted, kept = rows.T * FORGET ** np.arange(len(rows))[::-1], FORGET ** len(rows)
+            self._count += len(rows)
+            self._normal = kept * self._normal + weighted @ rows
+            self._right = kept * self._right + weighted.sum(axis=1)
+            self.start, self.per_token, self.per_square = _solve(self._normal, self._right)
 
 
 def _solve(normal: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> tuple[float, float, float]:

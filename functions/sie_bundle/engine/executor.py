@@ -51,6 +51,7 @@ class Executor:
     Args:
         max_batch_tokens: the most tokens of one batch, for the memory they take.
         max_batch_s: the most seconds a batch may be expected to take, for those who wait behind it.
+        few_tokens: batches of more are to be quick (`cost.Fit.ceiling`).
         streams: forwards at a time. A CPU of several cores serves small batches best with one core for each.
         threads: of one forward pass; None: torch's own choice.
         alone: threads of a pass beside which there is nothing to do; None: as many as of any other.
@@ -66,6 +67,7 @@ class Executor:
         self,
         max_batch_tokens: int = 16_384,
         max_batch_s: float = float("inf"),
+        few_tokens: float = float("inf"),
         streams: int = 1,
         threads: int | None = None,
         alone: int | None = None,
@@ -84,6 +86,7 @@ class Executor:
         self.lost.set_running_or_notify_cancel()  # no longer cancelled by whoever stops waiting
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_s = max_batch_s
+        self._few_tokens = few_tokens
         self._cores = Cores(threads, alone, count)
         self._loading = loading
         self._free = free
@@ -281,11 +284,11 @@ class Executor:
     def _fill_a_batch(self) -> bool:
         """Whether the tokens queued, of which there are some, are as many as a batch may have."""
         limits = self._limits(self._queue[0])
-        return self.waiting_tokens >= min(limits.ceiling, limits.tokens)
+        return self.waiting_tokens >= min(limits.ceiling, limits.tokens, self._few_tokens)
 
     def _limits(self, leader: Slice) -> Limits:
         fit = request_of(leader).model.fit
-        return Limits(fit.tokens_within(self._max_batch_s), fit.quadratic, self._max_batch_tokens)
+        return Limits(fit.ceiling(self._max_batch_s, self._few_tokens), fit.quadratic, self._max_batch_tokens)
 
     def _compute(
         self, batch: list[Slice], leads: bool = False, threads: int | None = None, freed: bool = False
