@@ -22,8 +22,9 @@ CHARACTERS = 8
 UNSEEN = b"\0"
 """Stands for every control character."""
 
-MARKS = [mark.encode() for mark in string.punctuation]
+MARKS = {ord(mark): (mark.encode(), f" {mark} ".encode()) for mark in string.punctuation}
 """Each of them is a word of its own."""
+UNMARKED = bytes(code for code in range(128) if code not in MARKS)
 
 Encode = Callable[[list[str]], list[tokenizers.Encoding]]
 
@@ -92,7 +93,6 @@ class PlainText:
             if first in lowered and any(name in lowered for name in self._names):
                 return None
         if self._apart:
-            for mark in MARKS:
-                if mark in left:
-                    left = left.replace(mark, b" " + mark + b" ")
+            for mark in {*left.translate(None, UNMARKED)}:
+                left = left.replace(*MARKS[mark])
         return left.decode()
