@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,3 +110,18 @@ def test_a_batch_is_of_a_few_tokens_or_of_as_many_as_are_quick() -> None:
 def test_of_a_model_of_which_nothing_is_known_a_batch_is_of_a_few_tokens() -> None:
     assert Fit().ceiling(longest_s=0.2, few=512) == 512
     assert Fit().ceiling(longest_s=0.2, few=float("inf")) == float("inf")
+
+
+class Taken(list[tuple[float, float, float]]):
+    """Readings that another stream takes in as soon as they come."""
+
+    def append(self, reading: tuple[float, float, float]) -> None:
+        pass
+
+
+def test_readings_that_another_stream_takes_in_meanwhile_are_not_missed() -> None:
+    fit = fitted(readings(6, 5))
+    before = fit.tokens_within(1.0)
+    fit._new = Taken()
+    fit.observe(Reading(10, 100, 0.1))
+    assert fit.tokens_within(1.0) == pytest.approx(before)

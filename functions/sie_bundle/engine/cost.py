@@ -75,9 +75,9 @@ class Fit:
         if new.seconds <= 0 or new.tokens <= 0:
             return
         self._new.append((1.0 / new.seconds, new.tokens / new.seconds, new.squares / new.seconds))
-        if self._count < OFTEN or len(self._new) >= SELDOM:
-            # All at once: numpy's steps for each would take a hundredth of a short batch.
-            rows, self._new = np.array(self._new), []
+        # All at once: numpy's steps for each take a hundredth of a short batch. Another stream may have taken them in.
+        if (self._count < OFTEN or len(self._new) >= SELDOM) and (new_ones := self._new):
+            rows, self._new = np.array(new_ones), []
             weighted, kept = rows.T * FORGET ** np.arange(len(rows))[::-1], FORGET ** len(rows)
             self._count += len(rows)
             self._normal = kept * self._normal + weighted @ rows
