@@ -136,8 +136,11 @@ class Table:
     def _in_turns(self, workload: Workload, seconds: float) -> None:
         assert self._machine is not None
         if isinstance(server := self._running.get(OURS), Server):
-            with _awake(server):
-                self.measured.in_turns.append(in_turns(server, self._machine, workload, seconds))
+            try:
+                with _awake(server):
+                    self.measured.in_turns.append(in_turns(server, self._machine, workload, seconds))
+            except (Unavailable, LoadError) as reason:
+                self._skip(OURS, reason)
 
     def _vectors(self, name: str, texts: Sequence[str], *, at_once: bool) -> Vectors:
         with _awake(self._running[name]):
