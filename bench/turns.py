@@ -37,32 +37,33 @@ def in_turns(server: Server, machine: Worker, workload: Workload, seconds: float
                 wait([load], TURN_S)  # its last turn ends with its last answer
             for what, turns in alone.items():
                 with turns.turn():
-                    turns.items += machine.order(do=what, seconds=TURN_S)[0]
-    ours.items = load.result().items
+                    items, taken, _ = machine.order(do=what, seconds=TURN_S)
+                turns.items, turns.seconds = turns.items + items, turns.seconds + taken
+    ours.items, ours.seconds = load.result().items, ours.awake_s  # it computes until it is stopped
     return {what: turns.reading() for what, turns in {"server": ours, **alone}.items()}
 
 
 class Turns:
-    """The account of one who takes turns."""
+    """The account of one who takes turns: ``items`` in ``seconds`` of work."""
 
     def __init__(self, running: Server | Worker) -> None:
-        self.items = 0.0
-        self._running = running
-        self._seconds = self._cpu_s = 0.0
+        self.items = self.seconds = 0.0
+        self.awake_s = self._cpu_s = 0.0
+        self._pinned = running.pinned
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """It is awake meanwhile."""
-        cpu_s = self._running.pinned.cpu_s()
-        self._running.pinned.resume()
+        cpu_s = self._pinned.cpu_s()
+        self._pinned.resume()
         began = time.perf_counter()
         try:
             yield
         finally:
-            self._running.pinned.pause()
-            self._seconds += time.perf_counter() - began
-            self._cpu_s += self._running.pinned.cpu_s() - cpu_s
+            self._pinned.pause()
+            self.awake_s += time.perf_counter() - began
+            self._cpu_s += self._pinned.cpu_s() - cpu_s
 
     def reading(self) -> Reading:
         """The sums."""
-        return Reading(Slice(self.items, self._seconds, []), self._cpu_s, 0)
+        return Reading(Slice(self.items, self.seconds, []), self._cpu_s, 0)
