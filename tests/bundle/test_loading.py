@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sie_bundle.engine import cores
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.row import Row
 from sie_bundle.models import model as engine
@@ -52,15 +53,28 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     return Seen(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def as_many_threads_as_at_the_start() -> None:
+    """Passes of other tests have set how many those take that have not asked yet."""
+    on_a_thread_of_its_own(torch.get_num_threads())
+
+
+def on_a_thread_of_its_own(number: int) -> None:
+    """Let torch compute on so many, as each stream of an executor does."""
+    with ThreadPoolExecutor(1) as stream:
+        stream.submit(cores.take, number).result()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
 @pytest.mark.parametrize("behind", [False, True])
 async def test_a_load_steps_back_behind_those_that_serve_and_only_then(
     tiny_folder: Path, tmp_path: Path, seen: Seen, behind: bool
 ) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    usual = torch.get_num_threads()
+    usual = cores.available()
     loader = Loader(None, tmp_path, "cpu", "float32")
     opened = await loader.open(tiny_model.spec(tiny_folder))
+    on_a_thread_of_its_own(1)  # a pass on one core
     await loader.make(opened, behind=behind)
     lowest = 19  # of a process that is nice itself, no thread can be nicer
     assert (seen.priority, seen.threads) == ((min(own + NICENESS, lowest), 1) if behind else (own, usual))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from sie_bundle.engine import cores
 from sie_bundle.engine.failure import tellably
 from sie_bundle.engine.native import KEPT
 from sie_bundle.models import label_tokenizer
@@ -167,7 +168,8 @@ class Loader:
         # On all cores only the first one: several threads that wait for each other are many times slower where others
         # take one of their cores. Its thread ends with it: OpenMP counts those that helped it for as long as it lives.
         async with self._at_once:
-            fresh = ThreadPoolExecutor(1, thread_name_prefix="load")
+            # By itself it would take as many as the pass did that began last, which is one as a rule.
+            fresh = ThreadPoolExecutor(1, "load", initializer=cores.take, initargs=(cores.available(),))
             try:
                 await run(fresh)
             finally:
