@@ -18,6 +18,7 @@ from bench.report import Reading
 from bench.running import Server, Worker
 
 TURN_S = 0.25
+"""Some passes of documents, and far less than the time in which a machine's speed changes."""
 
 
 def in_turns(server: Server, machine: Worker, workload: Workload, seconds: float) -> dict[str, Reading]:

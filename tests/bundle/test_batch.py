@@ -193,7 +193,7 @@ def test_bulk_costs_an_interactive_slice_that_fits_a_batch_at_most_one_batch(
         if batch and batch[0].entry.bulk:
             for waiting in before:
                 overtaken[waiting] = overtaken.get(waiting, 0) + 1
-            assert not before or device.bulk_led - led > BULK_WAIT_S - 1e-9, "and within BULK_WAIT_S none at all"
+            assert not before or device.bulk_led >= led + BULK_WAIT_S, "and within BULK_WAIT_S none at all"
     assert max(overtaken.values(), default=0) <= 1
 
 

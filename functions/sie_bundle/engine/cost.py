@@ -17,7 +17,8 @@ FORGET = 0.98
 OFTEN, SELDOM = 8, 16
 """The first so many readings are fitted one by one, then that many together: a fit takes a tenth of a short batch."""
 QUICK_S = 0.05
-"""A batch that takes no longer may be of more than a few tokens: what Python does around a pass is done for all."""
+"""Seconds. A batch that takes no longer may be of more than a few tokens: what Python does around a pass is done for
+all. Measured with AMX, see docs/engine.md."""
 
 
 class Reading(NamedTuple):
@@ -67,7 +68,12 @@ class Fit:
         return max(0.0, seconds - self.start) / self.per_token if self.known else float("inf")
 
     def ceiling(self, longest_s: float, few: float) -> float:
-        """What a batch may cost, in tokens: ``few``, or more if they take no longer than `QUICK_S` or ``longest_s``."""
+        """What a batch may cost, in tokens, squares counted in.
+
+        Args:
+            longest_s: seconds that it may be expected to take at most.
+            few: tokens of one that need not be quick; more must not take longer than `QUICK_S`.
+        """
         return min(self.tokens_within(longest_s), max(few, self.tokens_within(QUICK_S) if self.known else 0.0))
 
     def observe(self, new: Reading) -> None:

@@ -51,7 +51,7 @@ class Executor:
     Args:
         max_batch_tokens: the most tokens of one batch, for the memory they take.
         max_batch_s: the most seconds a batch may be expected to take, for those who wait behind it.
-        few_tokens: batches of more are to be quick (`cost.Fit.ceiling`).
+        few_tokens: batches of more are to be quick (`cost.Fit.ceiling`); a stream beside others begins with so many.
         streams: forwards at a time. A CPU of several cores serves small batches best with one core for each.
         threads: of one forward pass; None: torch's own choice.
         alone: threads of a pass beside which there is nothing to do; None: as many as of any other.

@@ -240,10 +240,6 @@ def _one_core(niceness: int) -> ThreadPoolExecutor:
 
     began = threading.Barrier(THREADS + 1)
 
-    def take_one_core() -> None:
-        torch.get_num_threads()  # the first question in a thread overwrites what was set before it
-        torch.set_num_threads(1)
-
     def step_back() -> None:
         began.wait()
         if niceness and sys.platform == "linux":  # elsewhere the priority is the whole process's
@@ -251,7 +247,7 @@ def _one_core(niceness: int) -> ThreadPoolExecutor:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + niceness)
 
     usual = _in_fresh_thread(torch.get_num_threads)
-    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-one-core", initializer=take_one_core)
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="load-one-core", initializer=cores.take, initargs=(1,))
     for _ in range(THREADS):
         threads.submit(step_back)
     began.wait()
