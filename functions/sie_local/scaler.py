@@ -46,11 +46,13 @@ class Process:
 class Service:
     """The processes of one service and the requests that wait for one."""
 
-    def __init__(self, spawn: Callable[[], Process], policy: Policy) -> None:
+    def __init__(self, spawn: Callable[[], Process], policy: Policy, unheld: Callable[[], bool]) -> None:
         self.processes: list[Process] = []
         self.concurrency = Concurrency()
         self._spawn = spawn
         self._policy = policy
+        self._unheld = unheld
+        self._kept_until = 0.0
         self._ticking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._leaving: dict[asyncio.Task[None], Child] = {}
@@ -100,6 +102,10 @@ class Service:
         now = time.monotonic()
         average = self.concurrency.average(now, self._policy.window_s)
         wanted = desired(len(self.processes), average, self.concurrency.idle_s(now), self._policy)
+        if self._unheld():
+            self._kept_until = now + self._policy.window_s + self._policy.grace_s
+        if now < self._kept_until:
+            wanted = max(wanted, len(self.processes))
         while len(self.processes) < wanted:
             self.processes.append(self._spawn())
         while len(self.processes) > wanted:
@@ -120,12 +126,18 @@ class Service:
 
 
 class Scaler:
-    """The ASGI application. ``spawn(service)`` starts a process of a service, or raises `UnknownServiceError`."""
+    """The ASGI application. ``spawn(service)`` starts a process of a service, or raises `UnknownServiceError`.
 
-    def __init__(self, spawn: Callable[[str], Process], policy: Policy) -> None:
+    While ``unheld()`` says that whoever asks for processes is away, and for a window and a grace after it is back, none
+    is stopped for want of requests: Knative's window outlives a restart of the demand holder, the short one here
+    does not.
+    """
+
+    def __init__(self, spawn: Callable[[str], Process], policy: Policy, unheld: Callable[[], bool]) -> None:
         self.services: dict[str, Service] = {}
         self._spawn = spawn
         self._policy = policy
+        self._unheld = unheld
         self._client = httpx.AsyncClient(
             verify=False, trust_env=False, timeout=None, limits=httpx.Limits(max_connections=None)
         )
@@ -162,7 +174,7 @@ class Scaler:
 
     def _service(self, name: str) -> Service:
         if name not in self.services:
-            self.services[name] = Service(lambda: self._spawn(name), self._policy)
+            self.services[name] = Service(lambda: self._spawn(name), self._policy, self._unheld)
         return self.services[name]
 
     async def _pass_on(self, scope: Scope, body: bytes, send: Send) -> None:

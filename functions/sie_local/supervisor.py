@@ -36,7 +36,7 @@ class Supervisor:
         self._folder = folder
         self._say = say
         self._programs = Programs(options, folder, commands)
-        self._scaler = Scaler(self._spawn_bundle, Policy(max_scale=options.max_scale))
+        self._scaler = Scaler(self._spawn_bundle, Policy(max_scale=options.max_scale), self._unheld)
         self._core: dict[str, Child] = {}
         self._bundles: dict[str, tuple[str, Child]] = {}  # name -> (service, child)
         self._started = time.time()
@@ -112,6 +112,10 @@ class Supervisor:
         self._bundles[name] = (shown, child)
         child.start()
         return Process(child, f"http://127.0.0.1:{port}")
+
+    def _unheld(self) -> bool:
+        """Whether the demand holder is away, so that nobody asks for bundles."""
+        return "demand" in self._core and self._core["demand"].state != "ready"
 
     def _changed(self, child: Child) -> None:
         """A child changed its state: tell the scaler, the reader of ``up.json``, and the user."""

@@ -115,7 +115,7 @@ async def test_a_lane_whose_names_have_dots_is_the_one_that_its_bundle_is_told(t
         raise UnknownServiceError(service)
 
     async with (
-        process.serving(Scaler(spawn, Policy()), "127.0.0.1", 0, drain_s=0) as port,
+        process.serving(Scaler(spawn, Policy(), unheld=lambda: False), "127.0.0.1", 0, drain_s=0) as port,
         Sessions(demand_url(port), 1) as sessions,
     ):
         sessions.hold(lane, 1)

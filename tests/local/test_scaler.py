@@ -36,7 +36,8 @@ class Local:
     def __init__(self, logs: Path, policy: Policy, env: dict[str, str]) -> None:
         self.logs = logs
         self.env = env
-        self.scaler = Scaler(self.spawn, policy)
+        self.unheld = False
+        self.scaler = Scaler(self.spawn, policy, lambda: self.unheld)
         self.started: list[Child] = []
         self.port = 0
 
@@ -114,6 +115,26 @@ async def test_sessions_take_a_service_from_zero_to_one_to_three_and_back(serve:
         held.hold(LANE, 0)
         await eventually(lambda: local.running() == 0)
         assert most == 3
+
+
+async def test_no_process_leaves_while_whoever_holds_them_is_away_nor_until_it_had_time_to_ask_again(
+    serve: Serve,
+) -> None:
+    async with serve() as local, Sessions(f"http://127.0.0.1:{local.port}/{{bundle}}/{{profile}}/{{pool}}", 1) as held:
+        held.hold(LANE, open_sessions(3))
+        await eventually(lambda: local.running() == 3)
+        local.unheld = True
+        held.hold(LANE, 0)
+        away = time.monotonic() + 2.0  # all three are gone after 1.2 s otherwise
+        while time.monotonic() < away:
+            assert local.running() == 3
+            await asyncio.sleep(0.01)
+        local.unheld = False
+        held.hold(LANE, open_sessions(2))
+        await eventually(lambda: local.running() == 2)
+        assert [child.state for child in local.started] == ["ready", "ready", "stopped"]
+        held.hold(LANE, 0)
+        await eventually(lambda: local.running() == 0)
 
 
 async def test_the_first_request_starts_one_process_and_waits_for_it(serve: Serve, client: httpx.AsyncClient) -> None:

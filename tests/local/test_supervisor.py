@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,10 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+def restarted(platform: Platform, name: str, times: int) -> bool:
+    return platform.processes()[name].restarts == times
+
+
 async def test_it_comes_up_says_how_long_that_took_and_goes_without_a_trace(up: Up) -> None:
     async with up() as platform:
         assert sorted(platform.processes()) == ["config", "demand", "ingress", "nats"]
@@ -108,6 +113,26 @@ async def test_a_killed_process_is_started_again_and_reported(up: Up) -> None:
         await eventually(lambda: platform.processes()["ingress"].state == "ready")
         assert platform.processes()["ingress"].pid != killed
         assert any(f"ingress (pid {killed}) was killed by SIGKILL" in text for text in platform.said)
+
+
+async def test_a_bundle_outlives_the_demand_holder_however_long_that_one_is_away(up: Up) -> None:
+    async with up() as platform:
+        broker = NatsBroker(platform.record().nats_url, name="test")
+        await broker.connect()
+        await broker.provision([(LANE, "m")])
+        await broker.submit(Work(id="1", op="encode", lane=LANE, model="m", data=b"", time=time.time()))
+        broker.wake(LANE)
+        await eventually(lambda: platform.bundles() == 1)
+        bundle = platform.processes()["minilm.cpu.default-1"].pid
+        for times in range(1, 5):  # dead for 0.5, 1, 2 and 4 s; an idle bundle leaves after 3 s
+            os.kill(platform.processes()["demand"].pid, signal.SIGKILL)
+            await eventually(partial(restarted, platform, "demand", times), deadline_s=15)
+        await eventually(lambda: platform.processes()["demand"].state == "ready")
+        await eventually(lambda: platform.bundles() == 1)
+        assert platform.processes()["minilm.cpu.default-1"].pid == bundle
+        await broker.nc.jetstream().purge_stream("WORK_default")
+        await eventually(lambda: platform.bundles() == 0, deadline_s=15)
+        await broker.close()
 
 
 async def test_a_start_that_fails_is_told_with_the_last_words_and_leaves_nothing(up: Up) -> None:
