@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -34,17 +34,23 @@ from bench.corpus import Words
 from bench.installs import own_weights
 from bench.load import Request, drive, post
 from bench.table import show
+from sie_broker.records import Lane, Work
+from sie_bundle import bundle
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.row import Row, row
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.model import Model, load
 from sie_bundle.operations import encode
+from sie_bundle.operations.aside import GPU_INLINE_BYTES
+from sie_bundle.operations.operation import Operation
+from sie_bundle.residency.residency import Residency
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import LocalSource
 from sie_config.model.tasks import Dense, Tasks
+from sie_config.registry import Registry
 from sie_local.ports import free_port
 from sie_sdk import wire
-from sie_sdk.types import EncodeRequest, Item, Timing, Usage
+from sie_sdk.types import EncodeRequest, Item, Priority
 
 SIZE, INNER, LAYERS, VOCABULARY = 768, 3072, 12, 30_522
 LENGTHS = (50, 512)
@@ -206,7 +212,7 @@ def requests(model: Model, tokenizer: Path, seconds: float) -> None:
     for length in LENGTHS:
         bodies = _requests(tokenizer, length)
         for streams, batch in ((1, 32_768), (2, 32_768), (2, 65_536)):
-            got = asyncio.run(_asked(model, bodies, streams, batch, seconds))
+            got = asyncio.run(_asked(model, bodies, TEXTS * length, streams, batch, seconds))
             rows.append(
                 [
                     f"{TEXTS} of {length}",
@@ -230,34 +236,44 @@ def _requests(tokenizer: Path, length: int, texts: int = TEXTS, count: int = 256
     ]
 
 
-async def _asked(model: Model, bodies: list[bytes], streams: int, batch: int, seconds: float) -> Measured:
+class _Held:
+    """A residency that has one model, and gives that to everybody."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    async def model(self, spec: ModelSpec, lora: str | None = None) -> Model:
+        return self._model
+
+
+async def _asked(model: Model, bodies: list[bytes], tokens: int, streams: int, batch: int, seconds: float) -> Measured:
+    """``tokens`` are in each of the requests."""
     executor = Executor(max_batch_tokens=batch, max_batch_s=0.2, streams=streams, threads=1)
-    pool = ThreadPoolExecutor(4)
-    loop = asyncio.get_running_loop()
+    threads: dict[Priority, ThreadPoolExecutor] = {"interactive": ThreadPoolExecutor(bundle.text_threads())}
+    held, registry = cast(Residency, _Held(model)), Registry([model.spec])
+    operation = Operation(encode.parse, encode.plan, registry, held, executor, threads, GPU_INLINE_BYTES)
     took: list[float] = []
-    tokens = 0
     source = cycle(bodies)
     warm = time.perf_counter() + 1.0
     until = warm + seconds
 
     async def caller() -> None:
-        nonlocal tokens
         while (began := time.perf_counter()) < until:
-            request = encode.parse(next(source))
-            plan = await loop.run_in_executor(pool, encode.plan, model, model.spec, request)
-            done = await executor.forward(model, plan.rows, plan.heads)
-            usage = Usage(input_tokens=sum(map(len, plan.rows)))
-            await loop.run_in_executor(pool, plan.finish, done.outputs, Timing(), usage)
+            await operation(_work(next(source)))
             if began > warm:
-                tokens += usage.input_tokens
                 took.append(time.perf_counter() - began)
 
     await asyncio.gather(*(caller() for _ in range(CALLERS)))
     elapsed = time.perf_counter() - warm
     await asyncio.to_thread(executor.close)
-    pool.shutdown()
+    threads["interactive"].shutdown()
     cut = statistics.quantiles(took, n=100)
-    return Measured(tokens / elapsed, cut[49] * 1e3, cut[98] * 1e3)
+    return Measured(tokens * len(took) / elapsed, cut[49] * 1e3, cut[98] * 1e3)
+
+
+def _work(body: bytes) -> Work:
+    lane = Lane(pool="default", bundle="default", profile="cpu")
+    return Work(id="1", op="encode", lane=lane, model="bench/bert-base", data=body, time=time.time())
 
 
 def library(folder: Path, tokenizer: Path, seconds: float) -> None:

@@ -69,6 +69,11 @@ FAILED, MESSAGE = 16, 300
 """Load failures that a heartbeat tells at most, and characters of each: of its first line, for callers to read."""
 
 
+def text_threads() -> int:
+    """Threads that tokenize and write replies beside the event loop, for interactive requests."""
+    return max(4, min(8, cores.available() // 2))
+
+
 class Warming(threading.Thread):
     """Imports the engine beside the rest of the start-up. Started first, because it takes longest."""
 
@@ -126,9 +131,7 @@ class Bundle:
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
         # Tokenizing and serialising; the forward pass has a thread of its own.
         self._threads: dict[Priority, ThreadPoolExecutor] = {
-            "interactive": ThreadPoolExecutor(
-                max_workers=max(4, min(8, cores.available() // 2)), thread_name_prefix="text"
-            ),
+            "interactive": ThreadPoolExecutor(max_workers=text_threads(), thread_name_prefix="text"),
             "bulk": ThreadPoolExecutor(max_workers=2, thread_name_prefix="bulk"),
         }
         parts = (
