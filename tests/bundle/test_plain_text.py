@@ -1,16 +1,21 @@
-"""Plain texts: the same tokens without the normalizer as with it, whatever stands in a text."""
+"""Plain texts: the same tokens word by word from memory as from the tokenizer, whatever stands in a text."""
 
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from sie_bundle.engine.row import Ids
+from sie_bundle.models import plain_text
 from sie_bundle.models.plain_text import Encode, PlainText
 from sie_bundle.models.tokenization import Tokenizer
 
@@ -18,14 +23,12 @@ FRAGMENTS = ("[SEP]", "[sep]", "[", "<x>", "Ärger", "arger", "NEW", "new", "hel
 VOCABULARY = ("[UNK]", "[CLS]", "[SEP]", "hello", "world", "new", "##er", *string.ascii_letters, *"0123456789.,'[]-")
 
 
-def made(
-    *, lowercase: bool, clean_text: bool = True, words: pre_tokenizers.PreTokenizer | None = None
-) -> tokenizers.Tokenizer:
+def made(*, lowercase: bool, clean_text: bool = True) -> tokenizers.Tokenizer:
     """One as BERT's, whose own tokens are looked for before and after the normalizer."""
     numbers = {word: n for n, word in enumerate((*VOCABULARY, *(f"##{letter}" for letter in string.ascii_letters)))}
     tokenizer = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, clean_text=clean_text)
-    tokenizer.pre_tokenizer = words or pre_tokenizers.BertPreTokenizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
@@ -35,31 +38,87 @@ def made(
     return tokenizer
 
 
-WORDS = (pre_tokenizers.BertPreTokenizer(), pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Whitespace())
-TOKENIZERS = [made(lowercase=lowercase, words=words) for lowercase in (True, False) for words in WORDS]
+def ids_by(tokenizer: tokenizers.Tokenizer, special: bool = True) -> Encode:
+    """The tokenizer's own ids."""
+
+    def encode(texts: Sequence[str]) -> list[Ids]:
+        made = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+        return [np.array(encoding.ids, np.int64) for encoding in made]
+
+    return encode
+
+
+def never(texts: Sequence[str]) -> list[Ids]:
+    pytest.fail(f"{texts} met the normalizer")
+
+
+def lists(made: Sequence[Ids]) -> list[list[int]]:
+    return [ids.tolist() for ids in made]
+
+
+TOKENIZERS = [made(lowercase=lowercase) for lowercase in (True, False)]
+PLAIN = [PlainText.of(tokenizer) for tokenizer in TOKENIZERS]
+"""These have met words before."""
 
 
 @given(
     st.lists(st.lists(st.text(st.characters(max_codepoint=127)) | st.sampled_from(FRAGMENTS)).map("".join), min_size=1),
-    st.sampled_from(TOKENIZERS),
+    st.booleans(),
+    st.booleans(),
     st.booleans(),
 )
-def test_plain_texts_have_the_tokens_that_the_normalizer_would_give(
-    texts: list[str], whole: tokenizers.Tokenizer, special: bool
+def test_plain_texts_have_the_tokens_that_the_tokenizer_gives_them(
+    texts: list[str], lowercase: bool, special: bool, new: bool
 ) -> None:
-    plain = PlainText.of(whole)
+    whole = TOKENIZERS[lowercase]
+    plain = PlainText.of(whole) if new else PLAIN[lowercase]
     assert plain
-    got = plain.encode(texts, special, lambda others: whole.encode_batch_fast(others, add_special_tokens=special))
-    wanted = whole.encode_batch_fast(texts, add_special_tokens=special)
-    assert [(own.ids, own.type_ids) for own in got] == [(own.ids, own.type_ids) for own in wanted]
+    encode = ids_by(whole, special)
+    got = plain.encode(texts, special, encode)
+    assert lists(got) == lists(encode(texts))
+    assert all(ids.dtype == np.int64 and ids.flags.writeable for ids in got)
 
 
 @pytest.mark.parametrize("text", ["Hello world.", "HELLO\tworld\r\n", "", " "])
 def test_a_plain_text_never_meets_the_normalizer(text: str) -> None:
     plain = PlainText.of(made(lowercase=True))
     assert plain
-    (own,) = plain.encode([text], True, lambda texts: pytest.fail(f"{texts} met the normalizer"))
-    assert own.ids[0] == 1
+    (own,) = plain.encode([text], True, never)
+    assert own[0] == 1
+
+
+def test_a_word_is_asked_for_once_and_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_text, "KEPT_WORDS", 4)
+    monkeypatch.setattr(plain_text, "ASKED_WORDS", 2)
+    whole = made(lowercase=True)
+    plain = PlainText.of(whole)
+    assert plain
+    words = plain._words
+
+    def kept(text: str) -> set[bytes]:
+        assert lists(plain.encode([text], True, never)) == lists(ids_by(whole)([text]))
+        return set(words._kept)
+
+    long = "a" * (plain_text.KEPT_LETTERS + 1)
+    assert kept("hello c hello world") == {b"hello", b"c", b"world"}
+    known = words._kept[b"hello"]
+    assert kept("hello a") == {b"hello", b"c", b"world", b"a"}
+    assert words._kept[b"hello"] is known
+    assert kept(f"{long} hello") == {b"hello", b"c", b"world", b"a"}, "what is longer than words are is not kept"
+    assert kept("hello b") == {b"b"}
+    assert kept("a c d e f") == set(), "more than may be kept"
+
+
+def test_several_threads_learn_words_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_text, "KEPT_WORDS", 8)  # so that they are forgotten again and again
+    whole = made(lowercase=True)
+    plain = PlainText.of(whole)
+    assert plain
+    texts = [" ".join(string.ascii_letters[i : i + 5]) for i in range(40)]
+    wanted = lists(ids_by(whole)(texts))
+    with ThreadPoolExecutor(4) as threads:
+        for got in [threads.submit(plain.encode, texts, True, never) for _ in range(64)]:
+            assert lists(got.result(30)) == wanted
 
 
 @pytest.mark.parametrize("text", ["hello [SEP] world", "caf\xe9", "a\0b", "a\x0bb", "a\x7fb", "<X>", "anew", "Arger"])
@@ -68,9 +127,9 @@ def test_any_other_text_does(text: str) -> None:
     assert plain
     met: list[str] = []
 
-    def normalized(texts: list[str]) -> list[tokenizers.Encoding]:
+    def normalized(texts: Sequence[str]) -> list[Ids]:
         met.extend(texts)
-        return made(lowercase=True).encode_batch(texts)
+        return ids_by(made(lowercase=True))(texts)
 
     plain.encode(["hello", text], True, normalized)
     assert met == [text]
@@ -81,24 +140,31 @@ def test_each_mark_is_a_word_of_its_own(mark: str) -> None:
     whole = made(lowercase=True)
     plain = PlainText.of(whole)
     assert plain
-    (own,) = plain.encode([f"a{mark}b{mark}{mark}"], False, lambda texts: pytest.fail(f"{texts} met the normalizer"))
-    assert own.ids == whole.encode(f"a {mark} b {mark} {mark}", add_special_tokens=False).ids
-    assert len(own.ids) == 5
+    (own,) = plain.encode([f"a{mark}b{mark}{mark}"], False, never)
+    assert own.tolist() == whole.encode(f"a {mark} b {mark} {mark}", add_special_tokens=False).ids
+    assert len(own) == 5
 
 
-def test_a_tokenizer_with_another_normalizer_has_no_plain_texts() -> None:
+def test_a_tokenizer_with_another_normalizer_or_other_words_has_no_plain_texts() -> None:
     other = made(lowercase=True)
     other.normalizer = normalizers.Sequence([normalizers.Replace("a", "b"), normalizers.Lowercase()])
     assert PlainText.of(other) is None
     assert PlainText.of(made(lowercase=True, clean_text=False)) is None
+    for words in (pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Whitespace()):
+        other = made(lowercase=True)
+        other.pre_tokenizer = words
+        assert PlainText.of(other) is None
+    other = tokenizers.Tokenizer(models.BPE())
+    other.normalizer, other.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    assert PlainText.of(other) is None
 
 
 def test_a_tokenizer_takes_that_way_by_itself(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, seen = Tokenizer.load(tiny_folder), []
 
-    def encode(texts: list[str], special: bool, others: object) -> list[tokenizers.Encoding]:
+    def encode(texts: list[str], special: bool, others: object) -> list[Ids]:
         seen.extend(texts)
-        return tokenizer._tokenizer.encode_batch(texts)
+        return ids_by(tokenizer._tokenizer)(texts)
 
     assert tokenizer._plain
     monkeypatch.setattr(tokenizer._plain, "encode", encode)
@@ -112,8 +178,7 @@ PIECES = (*FRAGMENTS, " ", "  ", "\n", "\x01", "abcdefgh" * 40)
 
 @given(st.lists(st.sampled_from(PIECES), min_size=40).map("".join), st.booleans())
 def test_the_beginning_of_a_text_has_the_first_tokens_of_the_whole(text: str, lowercase: bool) -> None:
-    whole = TOKENIZERS[lowercase]
-    plain = PlainText.of(whole)
+    whole, plain = TOKENIZERS[lowercase], PLAIN[lowercase]
     assert plain
     ids = whole.encode(text, add_special_tokens=False).ids
     beginning = whole.encode(plain.beginning(text, 4), add_special_tokens=False).ids
@@ -127,14 +192,14 @@ def test_a_long_text_is_read_as_far_as_its_tokens_count(monkeypatch: pytest.Monk
     assert plain
     encode = plain.encode
 
-    def noted(texts: list[str], special: bool, others: Encode) -> list[tokenizers.Encoding]:
+    def noted(texts: list[str], special: bool, others: Encode) -> list[Ids]:
         read.extend(texts)
         return encode(texts, special, others)
 
     monkeypatch.setattr(plain, "encode", noted)
     rows = [own.ids.tolist() for own in tokenizer.rows(texts, 6)]
     assert texts[0] not in read and texts[1] in read, "the second has more tokens behind its spaces"
-    monkeypatch.setattr(plain, "_by_word", False)
+    monkeypatch.setattr(plain, "_apart", False)
     assert [own.ids.tolist() for own in tokenizer.rows(texts, 6)] == rows and texts[0] in read
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, processors
 
+from sie_bundle.engine.row import Ids
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.tokenization import Tokenizer, _cut_pair
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
@@ -167,14 +169,14 @@ def test_a_label_leaves_room_for_a_token_of_the_text_or_is_told_what_it_takes(ti
 
 def test_a_query_is_tokenized_once_for_all_its_documents(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, seen = Tokenizer.load(tiny_folder), 0
-    encode = tokenizer._encode
+    ids = tokenizer._ids
 
-    def counted(texts: Any, **how: Any) -> list[tokenizers.Encoding]:
+    def counted(texts: Sequence[str], **how: Any) -> list[Ids]:
         nonlocal seen
-        seen += sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)
-        return encode(texts, **how)
+        seen += sum(map(len, texts))
+        return ids(texts, **how)
 
-    monkeypatch.setattr(tokenizer, "_encode", counted)
+    monkeypatch.setattr(tokenizer, "_ids", counted)
     query, documents = "hello " * 1000, ["world"] * 100
     rows = tokenizer.pairs(query, documents, 16)
     assert seen == len(query) + sum(map(len, documents))

@@ -6,7 +6,6 @@ Where texts become rows is ``models.tokenization``. No torch here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import pack
 from typing import NamedTuple
 
 import msgspec
@@ -40,7 +39,4 @@ class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 def row(ids: Sequence[int] | Ids) -> Row:
     """A single text's row."""
-    if isinstance(ids, list):
-        # Packed, its numbers are read twice as fast as numpy reads them; into what may be written, as torch wants it.
-        ids = np.frombuffer(bytearray(pack(f"{len(ids)}q", *ids)), np.int64)
     return Row(np.asarray(ids, np.int64), len(ids), len(ids))

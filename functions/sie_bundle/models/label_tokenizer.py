@@ -98,7 +98,7 @@ class LabelTokenizer(Tokenizer):
         return start, np.array(places, dtype=np.int64), np.array(ids[len(ids) - self._closing :], dtype=np.int64)
 
     def _words(self, texts: Sequence[Sequence[str]], name: Name = ITEM) -> list[tokenizers.Encoding]:
-        return self._encode(texts, fast=False, special=False, words=True, name=name)
+        return self._encodings(texts, special=False, words=True, name=name)
 
 
 def windows(lengths: Ids, room: int, most: int, overlap: int) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 from sie_bundle.engine import cores
@@ -57,10 +58,8 @@ class Spread:
         Raises:
             Exception: what ``each`` raises; the first that did. Or what `as_long_as` was given.
         """
-        wanted, others = _wanted.get(), list[Future[list[T]]]()
-
-        def part(some: Sequence[Any]) -> list[T]:
-            return [one for lot in _lots(some) for one in _made(wanted, each, lot)]
+        others = list[Future[list[T]]]()
+        part = partial(lot_by_lot, each, wanted=_wanted.get())
 
         taken = self._take(max(1, min(len(texts), sum(map(len, texts)) // PART)))
         try:
@@ -86,9 +85,16 @@ class Spread:
         return taken
 
 
-def _made(wanted: Callable[[], None], each: Callable[[Sequence[Any]], list[T]], lot: Sequence[Any]) -> list[T]:
-    wanted()
-    return each(lot)
+def lot_by_lot(
+    each: Callable[[Sequence[Any]], list[T]], texts: Sequence[Any], wanted: Callable[[], None] | None = None
+) -> list[T]:
+    """What ``each`` makes of the texts, on this thread alone; ends early as a spread does."""
+    wanted = wanted or _wanted.get()
+    made: list[T] = []
+    for lot in _lots(texts):
+        wanted()
+        made += each(lot)
+    return made
 
 
 def _lots(texts: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -7,7 +7,8 @@ only the side is theirs. Prompts and templates are put together by the operation
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -18,7 +19,7 @@ import tokenizers
 from tokenizers import processors
 
 from sie_bundle.engine.row import Ids, Row, row
-from sie_bundle.models.plain_text import PlainText
+from sie_bundle.models.plain_text import PlainText, packed
 from sie_bundle.models.spread import spread
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
@@ -160,18 +161,17 @@ class Tokenizer:
         made, read = [], texts
         if self._plain and overflow == "truncate_text" and not self._from_left:  # else its end is what counts
             read = [self._plain.beginning(text, max_length) for text in texts]
-        for i, encoding in enumerate(self._encode(read, name=name)):
-            ids = encoding.ids
+        for i, ids in enumerate(self._ids(read, name=name)):
             if len(ids) <= max_length and read[i] is not texts[i]:  # then more of it counts
-                ids = self._encode(texts[i : i + 1], name=name)[0].ids
-            if not ids:
+                (ids,) = self._ids(texts[i : i + 1], name=name)
+            if not len(ids):
                 raise _empty(name(i))
             if len(ids) > max_length:
                 if overflow == "error":
                     raise _too_long(len(ids), max_length, name(i))
                 head = self._opening if self._from_left else max_length - self._closing
                 head = min(max(0, head), max_length)
-                ids = ids[:head] + ids[len(ids) - (max_length - head) :]
+                ids = np.concatenate([ids[:head], ids[len(ids) - (max_length - head) :]])
             made.append(row(ids))
         return made
 
@@ -191,11 +191,9 @@ class Tokenizer:
             InvalidInputError: a text is not valid Unicode, or there are no tokens at all, nor any around them.
         """
         frame = self._frame
-        (of_query,) = self._encode([query], special=False, name="query.text".format)
-        one = np.array(of_query.ids, dtype=np.int64)
+        (one,) = self._ids([query], special=False, name="query.text".format)
         made = []
-        for i, encoding in enumerate(self._encode(documents, special=False)):
-            other = np.array(encoding.ids, dtype=np.int64)
+        for i, other in enumerate(self._ids(documents, special=False)):
             if not (length := frame.length + len(one) + len(other)):
                 raise _empty(f"items[{i}].text")
             if length > max_length and overflow == "error":
@@ -234,17 +232,13 @@ class Tokenizer:
             InvalidInputError: a text or a hypothesis is not valid Unicode, or both have no tokens, nor any around them.
         """
         frame = self._frame
-        others = [
-            np.array(own.ids, dtype=np.int64)
-            for own in self._encode(hypotheses, special=False, name="params.labels[{}]".format)
-        ]
+        others = self._ids(hypotheses, special=False, name="params.labels[{}]".format)
         rooms = [max_length - frame.length - len(other) for other in others]
         for i, room in enumerate(rooms):
             if room < 1:
                 raise _too_long(max_length - room + 1, max_length, f"params.labels[{i}]")
         made = []
-        for i, encoding in enumerate(self._encode(texts, special=False)):
-            ids = np.array(encoding.ids, dtype=np.int64)
+        for i, ids in enumerate(self._ids(texts, special=False)):
             if len(ids) > min(rooms) and overflow == "error":
                 raise _too_long(len(ids) + max_length - min(rooms), max_length, f"items[{i}].text")
             if not frame.length + len(ids) + min(map(len, others)):
@@ -264,7 +258,7 @@ class Tokenizer:
         room = max(1, max_length - self._opening - self._closing)
         step = room - min(overlap, room // 2)
         made = []
-        for encoding in self._encode(texts, fast=False):
+        for encoding in self._encodings(texts):
             ids = np.array(encoding.ids, dtype=np.int64)
             head, tail = self._opening, len(ids) - self._closing
             size = max(0, tail - head)
@@ -287,29 +281,39 @@ class Tokenizer:
         untyped = types.index(1) - behind_a if typed else 0
         return _Frame(ids[:a], ids[behind_a:b], ids[behind_b:], typed, untyped)
 
-    def _encode(
-        self,
-        texts: Sequence[str] | Sequence[Sequence[str]],
-        *,
-        fast: bool = True,
-        special: bool = True,
-        words: bool = False,
-        name: Name = ITEM,
+    def _ids(self, texts: Sequence[str], *, special: bool = True, name: Name = ITEM) -> list[Ids]:
+        """The token ids of each text, with the special ones around it or without."""
+
+        def encode(texts: Sequence[str]) -> list[Ids]:
+            made = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+            return [np.frombuffer(bytearray(packed(encoding.ids)), np.int64) for encoding in made]
+
+        others = partial(spread, encode)
+        with _unicode(texts, name):
+            return self._plain.encode(texts, special, others) if self._plain else others(texts)
+
+    def _encodings(
+        self, texts: Sequence[str | Sequence[str]], *, special: bool = True, words: bool = False, name: Name = ITEM
     ) -> list[tokenizers.Encoding]:
-        whole = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
+        """Each text's ids with the places that they stand for."""
 
         def encode(texts: Sequence[Any]) -> list[tokenizers.Encoding]:
-            return whole(list(texts), is_pretokenized=words, add_special_tokens=special)
+            return self._tokenizer.encode_batch(list(texts), is_pretokenized=words, add_special_tokens=special)
 
-        plain = self._plain if fast and not words else None
-        try:
-            return spread(partial(plain.encode, special=special, others=encode) if plain else encode, texts)
-        except TypeError:
-            # Unpaired surrogates: Python strings can hold them, UTF-8 cannot.
-            for i, text in enumerate(texts):
-                if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
-                    raise InvalidInputError("The text is not valid Unicode.", field=name(i)) from None
-            raise
+        with _unicode(texts, name):
+            return spread(encode, texts)
+
+
+@contextmanager
+def _unicode(texts: Sequence[str | Sequence[str]], name: Name) -> Iterator[None]:
+    """Tell which text has unpaired surrogates: Python's strings can hold them, UTF-8 cannot."""
+    try:
+        yield
+    except TypeError:
+        for i, text in enumerate(texts):
+            if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
+                raise InvalidInputError("The text is not valid Unicode.", field=name(i)) from None
+        raise
 
 
 def end_token(spec: ModelSpec) -> str:
