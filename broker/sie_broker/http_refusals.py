@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from sie_sdk import refusals, wire
+from sie_sdk import formats, refusals
 from sie_sdk.errors import MethodNotAllowedError, NotFoundError, SIEError
 
 
@@ -29,7 +29,7 @@ def refused(error: SIEError, *, detail: bool = False) -> Response:
         headers["Accept-Encoding"] = ", ".join(accepted)
     if challenge := error.details.get("challenge"):
         headers["WWW-Authenticate"] = challenge
-    return Response(refusals.error_body(error, detail=detail), error.status or 500, headers, wire.JSON)
+    return Response(refusals.error_body(error, detail=detail), error.status or 500, headers, formats.JSON)
 
 
 def of_router(request: Request, error: HTTPException, hint: str) -> SIEError:

@@ -16,8 +16,8 @@ from sie_broker import claim, jobs
 from sie_broker.contract import Bucket, Payloads
 from sie_broker.jobs import Job
 from sie_broker.records import Reply
+from sie_sdk.chunks import ranked
 from sie_sdk.errors import PayloadTooLargeError
-from sie_sdk.replies import ranked
 from sie_sdk.types import PairUsage, ScoreEntry, Timing, Usage
 
 

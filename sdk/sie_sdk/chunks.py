@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from sie_sdk.errors import SIEError
-from sie_sdk.types import Item, Operation, PairUsage, Progress, ScoreResult
+from sie_sdk.types import Item, Operation, PairUsage, Progress, ScoreEntry, ScoreResult
 
 ITEMS = 256
 """At most this many items in a chunk: what the server's parts hold, so that it passes a chunk on as one. Measured: what
@@ -135,8 +135,6 @@ def merged(operation: Operation, results: Sequence[Any]) -> Any:
     """One result of all chunks' results: lists are joined; scores are ranked anew, with the slowest chunk's timing."""
     if operation != "score":
         return [result for results_of_one in results for result in results_of_one]
-    from sie_sdk.replies import ranked
-
     scored: Sequence[ScoreResult] = results
     starts = accumulate((len(result.scores) for result in scored), initial=0)
     entries = [
@@ -173,3 +171,9 @@ class Tally:
             total=self._total,
             elapsed_s=self._now() - self._started,
         )
+
+
+def ranked(entries: Iterable[ScoreEntry]) -> list[ScoreEntry]:
+    """The entries best first, equal scores by ``index``, with their ranks counted anew."""
+    ordered = sorted(entries, key=lambda entry: (-entry.score, entry.index))
+    return [ScoreEntry(entry.item_id, entry.score, rank, entry.index) for rank, entry in enumerate(ordered)]

@@ -1,7 +1,7 @@
 """The formats of bodies, and the bodies of requests as a client writes them. Pure.
 
-Owns the names of the formats and what has no form in them. Not here: how a server reads and checks requests (``wire``),
-bodies of replies (``replies``, ``results``).
+Owns the names of the formats, the choice of one and what has no form in them. Not here: how a server reads and checks
+requests (``wire``), bodies of replies (``replies``, ``results``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from sie_sdk.errors import InvalidInputError
+from sie_sdk.errors import InvalidInputError, UnsupportedMediaTypeError
 from sie_sdk.types import EncodeRequest, ExtractRequest, ScoreRequest
 
 MediaType: TypeAlias = Literal["application/msgpack", "application/json"]
@@ -18,6 +18,42 @@ MSGPACK: Final = "application/msgpack"
 JSON: Final = "application/json"
 
 Request: TypeAlias = EncodeRequest | ScoreRequest | ExtractRequest
+
+
+def body_type(content_type: str | None) -> MediaType:
+    """The format of a body, from its ``Content-Type``. None given means msgpack; nothing is guessed from the bytes.
+
+    Raises:
+        UnsupportedMediaTypeError: any other type, such as the form type that ``curl -d`` sends by itself.
+    """
+    match _essence(content_type):
+        case "" | "application/msgpack" | "application/x-msgpack" | "application/vnd.msgpack":
+            return MSGPACK
+        case "application/json":
+            return JSON
+        case other:
+            raise UnsupportedMediaTypeError(
+                f"Bodies of type {other} are not read.",
+                field="Content-Type",
+                hint=f"Send {MSGPACK}, or {JSON} (curl: -H 'Content-Type: {JSON}').",
+            )
+
+
+def media_type(accept: str | None, content_type: str | None = None) -> MediaType:
+    """The format to reply in: the first of msgpack and JSON that ``Accept`` names, else the request's own format.
+
+    ``*/*`` and an absent header name neither. Weights (``q=``) are not read: a client that wants one names one.
+    """
+    for wanted in (accept or "").split(","):
+        if "msgpack" in (essence := _essence(wanted)):
+            return MSGPACK
+        if essence == JSON:
+            return JSON
+    return JSON if _essence(content_type) == JSON else MSGPACK
+
+
+def _essence(content_type: str | None) -> str:
+    return (content_type or "").partition(";")[0].strip().lower()
 
 
 def request_body(request: Request) -> bytes:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_sdk.errors import InvalidInputError
+from sie_sdk.types import SPARSE_DTYPES as SPARSE_DTYPES
 from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, asks_for_muvera
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -28,8 +29,6 @@ WIRE_DTYPES: Final[dict[OutputDtype, np.dtype[Any]]] = {
 """Each output dtype as arrays hold it; binary and ubinary are bits of ``x > 0``, eight to a byte, first bit high."""
 
 OUTPUT_TYPES: Final[tuple[OutputType, ...]] = get_args(OutputType)
-
-SPARSE_DTYPES: Final[tuple[OutputDtype, ...]] = ("float32", "float16")
 
 
 class DenseOutput(NamedTuple):

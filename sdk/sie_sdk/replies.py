@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_sdk import arrays
+from sie_sdk.chunks import ranked
 from sie_sdk.errors import InferenceError
 from sie_sdk.outputs import WIRE_DTYPES, DenseOutput, MultivectorOutput, Output, Outputs, SparseOutput
 from sie_sdk.types import (
@@ -157,12 +158,6 @@ def score(
     ]
     whole = PairUsage(input_tokens=usage.input_tokens, pairs=len(entries))
     return _to_msgpack.encode(_ScoreReply(model, timing, whole, ranked(entries), query_id))
-
-
-def ranked(entries: Iterable[ScoreEntry]) -> list[ScoreEntry]:
-    """The entries best first, equal scores by ``index``, with their ranks counted anew."""
-    ordered = sorted(entries, key=lambda entry: (-entry.score, entry.index))
-    return [ScoreEntry(entry.item_id, entry.score, rank, entry.index) for rank, entry in enumerate(ordered)]
 
 
 # -- extract -----------------------------------------------------------------------------------------------------------

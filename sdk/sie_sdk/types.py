@@ -7,7 +7,7 @@ Field names follow the published SIE protocol, so that existing clients and ours
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ else:
 
 OutputType: TypeAlias = Literal["dense", "sparse", "multivector"]
 OutputDtype: TypeAlias = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
+SPARSE_DTYPES: Final[tuple[OutputDtype, ...]] = ("float32", "float16")
 Operation: TypeAlias = Literal["encode", "score", "extract"]
 Priority: TypeAlias = Literal["interactive", "bulk"]
 """Somebody waits for the answer, or nobody does: interactive work goes first."""

@@ -1,7 +1,7 @@
 """Limits and the bodies of requests as a server reads them: pure functions over bytes.
 
-Owns the choice of a format, the strict checks of requests and the wording of what is wrong with them. Not here: the
-records themselves (``types``), arrays (``arrays``), writing requests (``formats``), bodies of replies (``replies``,
+Owns the strict checks of requests and the wording of what is wrong with them. Not here: the records themselves
+(``types``), arrays (``arrays``), formats and writing requests (``formats``), bodies of replies (``replies``,
 ``refusals``), URLs and retries (``calls``).
 Decoders and encoders are built once; a request of 4096 texts is checked without Python code per field.
 """
@@ -17,11 +17,13 @@ import numpy as np
 
 from sie_sdk import arrays, bulk
 from sie_sdk.arrays import Array
-from sie_sdk.errors import InputTooLongError, InvalidInputError, PayloadTooLargeError, UnsupportedMediaTypeError
+from sie_sdk.errors import InputTooLongError, InvalidInputError, PayloadTooLargeError
 from sie_sdk.formats import JSON as JSON
 from sie_sdk.formats import MSGPACK as MSGPACK
 from sie_sdk.formats import MediaType as MediaType
 from sie_sdk.formats import Request as Request
+from sie_sdk.formats import body_type as body_type
+from sie_sdk.formats import media_type as media_type
 from sie_sdk.formats import request_body as request_body
 from sie_sdk.refusals import error_body as error_body
 from sie_sdk.types import (
@@ -59,45 +61,6 @@ DEFAULT_LIMITS = Limits()
 
 _HALF_A_PAIR = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
 _ALLOWED = {"output_types": get_args(OutputType), "output_dtype": get_args(OutputDtype)}
-
-
-# -- media types -------------------------------------------------------------------------------------------------------
-
-
-def body_type(content_type: str | None) -> MediaType:
-    """The format of a body, from its ``Content-Type``. None given means msgpack; nothing is guessed from the bytes.
-
-    Raises:
-        UnsupportedMediaTypeError: any other type, such as the form type that ``curl -d`` sends by itself.
-    """
-    match _essence(content_type):
-        case "" | "application/msgpack" | "application/x-msgpack" | "application/vnd.msgpack":
-            return MSGPACK
-        case "application/json":
-            return JSON
-        case other:
-            raise UnsupportedMediaTypeError(
-                f"Bodies of type {other} are not read.",
-                field="Content-Type",
-                hint=f"Send {MSGPACK}, or {JSON} (curl: -H 'Content-Type: {JSON}').",
-            )
-
-
-def media_type(accept: str | None, content_type: str | None = None) -> MediaType:
-    """The format to reply in: the first of msgpack and JSON that ``Accept`` names, else the request's own format.
-
-    ``*/*`` and an absent header name neither. Weights (``q=``) are not read: a client that wants one names one.
-    """
-    for wanted in (accept or "").split(","):
-        if "msgpack" in (essence := _essence(wanted)):
-            return MSGPACK
-        if essence == JSON:
-            return JSON
-    return JSON if _essence(content_type) == JSON else MSGPACK
-
-
-def _essence(content_type: str | None) -> str:
-    return (content_type or "").partition(";")[0].strip().lower()
 
 
 # -- requests, read ----------------------------------------------------------------------------------------------------

@@ -79,6 +79,10 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+def mapped(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
 def restarted(platform: Platform, name: str, times: int) -> bool:
     return platform.processes()[name].restarts == times
 
@@ -90,6 +94,12 @@ async def test_it_comes_up_says_how_long_that_took_and_goes_without_a_trace(up: 
         assert look(platform.folder).ready
         pids = [process.pid for process in platform.processes().values()]
     assert all(gone(pid) for pid in pids)
+
+
+async def test_who_has_no_use_for_vectors_does_not_load_what_computes_them(up: Up) -> None:
+    async with up() as platform:
+        for name in ("config", "demand"):  # numpy is 12 MB and a fifth of their start
+            assert "numpy" not in mapped(platform.processes()[name].pid)
 
 
 async def test_work_in_the_queue_starts_a_bundle_and_its_end_stops_it(up: Up) -> None:

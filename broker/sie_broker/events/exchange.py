@@ -15,10 +15,10 @@ from cloudevents.core.v1.event import CloudEvent
 from sie_broker.events import event_format
 from sie_broker.events.envelope import RESULT_TYPE, work_type
 from sie_broker.records import Reply
-from sie_sdk import replies, wire
+from sie_sdk import formats
 from sie_sdk.errors import DeadlineExceededError, InvalidInputError
+from sie_sdk.formats import MediaType
 from sie_sdk.types import Operation
-from sie_sdk.wire import MediaType
 
 OPERATIONS: dict[str, Operation] = {work_type(operation): operation for operation in get_args(Operation)}
 """The operation of each inference event, ``dev.sie.encode.v1`` for instance."""
@@ -57,8 +57,8 @@ def read(event: CloudEvent, prefix: str = "") -> Asked:
             hint=f"Send the body of POST /v1/{operation}/{model or '{model}'} as its data.",
         )
     # Without a type data is JSON, as in the JSON format: a message that a person types has none.
-    media = wire.body_type(event.get_datacontenttype() or wire.JSON)
-    if not model and media == wire.JSON:
+    media = formats.body_type(event.get_datacontenttype() or formats.JSON)
+    if not model and media == formats.JSON:
         model, data = _told_in_data(data)
     if not model:
         raise InvalidInputError(
@@ -135,15 +135,17 @@ def result(reply: Reply, media: MediaType, source: str, at: float, traceparent: 
         at: when it happened, in seconds since the epoch.
         traceparent: the request's, carried on.
     """
+    from sie_sdk import replies  # brings numpy, which its process has no other use for
+
     failed = reply.status >= 400
-    data = reply.data if failed or media == wire.MSGPACK else replies.to_json(reply.data)
+    data = reply.data if failed or media == formats.MSGPACK else replies.to_json(reply.data)
     attributes: dict[str, Any] = {
         "specversion": "1.0",
         "id": reply.id,
         "source": source,
         "type": RESULT_TYPE,
         "time": datetime.fromtimestamp(at, UTC),
-        "datacontenttype": wire.JSON if failed else media,
+        "datacontenttype": formats.JSON if failed else media,
         "status": reply.status,
     }
     if reply.cause is not None:

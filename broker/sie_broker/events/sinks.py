@@ -32,9 +32,9 @@ from sie_broker.parcel import Parcel
 from sie_broker.records import DeadLetter, Reply
 from sie_broker.subjects import token
 from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError, SIEError
+from sie_sdk.formats import JSON, MSGPACK, MediaType
 from sie_sdk.refusals import error_body
 from sie_sdk.version import __version__
-from sie_sdk.wire import JSON, MSGPACK, MediaType
 
 log = logging.getLogger("sie.broker.sinks")
 

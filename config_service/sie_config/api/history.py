@@ -13,7 +13,7 @@ from starlette.routing import Route
 from sie_config.api import history_page
 from sie_config.api.auth import Access
 from sie_config.epochs.writer import Writer
-from sie_sdk import wire
+from sie_sdk import formats
 from sie_sdk.errors import InvalidInputError, NotFoundError
 
 LIMIT, MOST = 50, 500
@@ -69,4 +69,4 @@ def whole_number(name: str, value: str) -> int:
 
 
 def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type=wire.JSON)
+    return Response(msgspec.json.encode(value), media_type=formats.JSON)

@@ -30,7 +30,7 @@ from sie_config.model import model_spec, schema
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.plain import YAML
 from sie_config.registry import Registry, lane_of, lanes_of
-from sie_sdk import wire
+from sie_sdk import formats
 from sie_sdk.errors import InvalidInputError
 
 EPOCH = "X-SIE-Config-Epoch"
@@ -188,7 +188,7 @@ class Reads:
         if form == "yaml":
             return Response(self._export.yaml(state), headers=self._headers(etag), media_type=YAML)
         written = self._export.json(state, clock.now(), self._bundles.every())
-        return Response(written, headers=self._headers(etag), media_type=wire.JSON)
+        return Response(written, headers=self._headers(etag), media_type=formats.JSON)
 
     async def schema(self, request: Request) -> Response:
         """The JSON schema of a spec."""
@@ -234,13 +234,13 @@ class Reads:
         return Response(b"", 304, self._headers(etag))
 
     def _json(self, value: object, etag: str = "") -> Response:
-        return Response(msgspec.json.encode(value), headers=self._headers(etag), media_type=wire.JSON)
+        return Response(msgspec.json.encode(value), headers=self._headers(etag), media_type=formats.JSON)
 
     def _either(self, request: Request, value: object, written: object, etag: str = "") -> Response:
         """As YAML, or JSON where ``Accept`` names it."""
         headers = {**self._headers(etag), "Vary": "Accept"}
         if _wants_json(request):
-            return Response(msgspec.json.encode(value), headers=headers, media_type=wire.JSON)
+            return Response(msgspec.json.encode(value), headers=headers, media_type=formats.JSON)
         return Response(as_yaml(written), headers=headers, media_type=YAML)
 
 
@@ -252,10 +252,10 @@ def bundles_of(spec: ModelSpec, registry: Registry) -> list[str]:
 
 
 async def _read(request: Request) -> Resolve:
-    media = wire.body_type(request.headers.get("content-type") or wire.JSON)
+    media = formats.body_type(request.headers.get("content-type") or formats.JSON)
     body = await read_body(request, MAX_BODY_BYTES)
     try:
-        decode = msgspec.json.decode if media == wire.JSON else msgspec.msgpack.decode
+        decode = msgspec.json.decode if media == formats.JSON else msgspec.msgpack.decode
         return decode(body, type=Resolve)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputError(
@@ -294,4 +294,4 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
 def _wants_json(request: Request) -> bool:
     """Whether ``Accept`` names JSON, and YAML not before it."""
     accepted = [each.partition(";")[0].strip().lower() for each in request.headers.get("accept", "").split(",")]
-    return wire.JSON in accepted and YAML not in accepted[: accepted.index(wire.JSON)]
+    return formats.JSON in accepted and YAML not in accepted[: accepted.index(formats.JSON)]

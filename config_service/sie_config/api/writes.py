@@ -29,7 +29,7 @@ from sie_config.epochs.writer import Edit, Writer
 from sie_config.epochs.writer import Request as Asked
 from sie_config.model import plain
 from sie_config.model.model_spec import ModelSpec
-from sie_sdk import wire
+from sie_sdk import formats
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError
 
 SHORT_BYTES = 16 * 1024
@@ -170,7 +170,7 @@ def _answer(status: int, written: bytes, headers: Mapping[str, str] | None = Non
     """A write's answer, with the etag of the model that it left."""
     etag = msgspec.json.decode(written, type=_Etag).etag
     tagged = {"ETag": preconditions.quoted(etag)} if etag else {}
-    return Response(written, status, {**tagged, **(headers or {})}, wire.JSON)
+    return Response(written, status, {**tagged, **(headers or {})}, formats.JSON)
 
 
 class _Etag(msgspec.Struct):

@@ -15,7 +15,7 @@ from sie_broker.events import event_format
 from sie_config.api import answers
 from sie_config.api.answers import ModelChange
 from sie_config.epochs.store import Event, Kind
-from sie_sdk import wire
+from sie_sdk import formats
 
 TYPE: Final = "dev.sie.config.changed.v1"
 SOURCE: Final = "/v1/configs"
@@ -43,7 +43,7 @@ def changed(event: Event) -> CloudEvent:
         "type": TYPE,
         "time": datetime.fromtimestamp(event.at, UTC),
         "sequence": f"{event.epoch:020}",
-        "datacontenttype": wire.JSON,
+        "datacontenttype": formats.JSON,
     }
     return CloudEvent(attributes, _data(event))
 

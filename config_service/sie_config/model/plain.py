@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from sie_sdk import wire
+from sie_sdk import formats
 from sie_sdk.errors import ConfigurationError, InvalidInputError, UnsupportedMediaTypeError
 
 MAX_BYTES = 1024 * 1024
@@ -25,7 +25,7 @@ MAX_VALUES = 100_000
 """Of YAML, which takes its time: as many as all models of one write have."""
 YAML: Final = "application/yaml"
 _YAMLS: Final = (YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "text/plain")
-_JSONS: Final = (wire.JSON, "application/merge-patch+json")
+_JSONS: Final = (formats.JSON, "application/merge-patch+json")
 _WRITTEN_OTHERWISE = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
 
 

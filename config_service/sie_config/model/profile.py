@@ -15,8 +15,8 @@ from sie_config.model import runtime_options, variant
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.runtime_options import PARAMS
 from sie_sdk.errors import InvalidInputError
+from sie_sdk.formats import Request
 from sie_sdk.types import EncodeRequest, ExtractRequest, ScoreRequest
-from sie_sdk.wire import Request
 
 LORA = "lora_id"
 """The option that names a LoRA: the profile that declares it. Empty: none, whatever the profile has."""

@@ -22,8 +22,7 @@ from sie_config.model.sources import HubSource, LocalSource
 from sie_config.model.structure import Finding, Path, finding
 from sie_config.model.tasks import Tasks
 from sie_config.model_name import DEFAULT
-from sie_sdk.outputs import SPARSE_DTYPES
-from sie_sdk.types import OutputType, asks_for_muvera
+from sie_sdk.types import SPARSE_DTYPES, OutputType, asks_for_muvera
 
 MOST: Final = 100
 """So many faults are told; a document with more is no spec, and looking for all of them would take long."""
