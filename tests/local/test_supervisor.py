@@ -75,6 +75,20 @@ def up(tmp_path: Path) -> Up:
     return run
 
 
+@asynccontextmanager
+async def work_queued(platform: Platform) -> AsyncIterator[NatsBroker]:
+    """One request waits, and whoever holds demand was told; the connection it was sent by."""
+    broker = NatsBroker(platform.record().nats_url, name="test")
+    await broker.connect()
+    await broker.provision([(LANE, "m")])
+    await broker.submit(Work(id="1", op="encode", lane=LANE, model="m", data=b"", time=time.time()))
+    broker.wake(LANE)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
 def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
@@ -103,16 +117,10 @@ async def test_who_has_no_use_for_vectors_does_not_load_what_computes_them(up: U
 
 
 async def test_work_in_the_queue_starts_a_bundle_and_its_end_stops_it(up: Up) -> None:
-    async with up() as platform:
-        broker = NatsBroker(platform.record().nats_url, name="test")
-        await broker.connect()
-        await broker.provision([(LANE, "m")])
-        await broker.submit(Work(id="1", op="encode", lane=LANE, model="m", data=b"", time=time.time()))
-        broker.wake(LANE)
+    async with up() as platform, work_queued(platform) as broker:
         await eventually(lambda: platform.bundles() == 1)
         await broker.nc.jetstream().purge_stream("WORK_default")
         await eventually(lambda: platform.bundles() == 0 and len(platform.processes()) == 4, deadline_s=15)
-        await broker.close()
 
 
 async def test_a_killed_process_is_started_again_and_reported(up: Up) -> None:
@@ -126,12 +134,7 @@ async def test_a_killed_process_is_started_again_and_reported(up: Up) -> None:
 
 
 async def test_a_bundle_outlives_the_demand_holder_however_long_that_one_is_away(up: Up) -> None:
-    async with up() as platform:
-        broker = NatsBroker(platform.record().nats_url, name="test")
-        await broker.connect()
-        await broker.provision([(LANE, "m")])
-        await broker.submit(Work(id="1", op="encode", lane=LANE, model="m", data=b"", time=time.time()))
-        broker.wake(LANE)
+    async with up() as platform, work_queued(platform) as broker:
         await eventually(lambda: platform.bundles() == 1)
         bundle = platform.processes()["minilm.cpu.default-1"].pid
         for times in range(1, 5):  # dead for 0.5, 1, 2 and 4 s; an idle bundle leaves after 3 s
@@ -142,7 +145,6 @@ async def test_a_bundle_outlives_the_demand_holder_however_long_that_one_is_away
         assert platform.processes()["minilm.cpu.default-1"].pid == bundle
         await broker.nc.jetstream().purge_stream("WORK_default")
         await eventually(lambda: platform.bundles() == 0, deadline_s=15)
-        await broker.close()
 
 
 async def test_a_start_that_fails_is_told_with_the_last_words_and_leaves_nothing(up: Up) -> None:

@@ -135,7 +135,7 @@ def result(reply: Reply, media: MediaType, source: str, at: float, traceparent: 
         at: when it happened, in seconds since the epoch.
         traceparent: the request's, carried on.
     """
-    from sie_sdk import replies  # brings numpy, which its process has no other use for
+    from sie_sdk import replies  # brings numpy, which the demand holder needs for nothing else
 
     failed = reply.status >= 400
     data = reply.data if failed or media == formats.MSGPACK else replies.to_json(reply.data)

@@ -78,7 +78,7 @@ class PlainText:
         return text[:cut] if cut > 0 else text
 
     def encode(self, texts: Sequence[str], special: bool, others: Encode) -> list[Ids]:
-        """The ids of each text, with those that stand around it if ``special``; ``others`` encodes the others."""
+        """[tokens] of each text, with the ids around it if ``special``; ``others`` encodes what is not plain."""
 
         def each(texts: Sequence[str]) -> list[Ids | None]:
             return [None if (left := self._plain(text)) is None else self._words.ids(left, special) for text in texts]
@@ -119,7 +119,7 @@ class Words:
         """The ids of each word, as they lie in memory: those of a text are these, one behind the other."""
 
     def ids(self, text: bytes, special: bool) -> Ids:
-        """The ids of a text's words, which stand between spaces; with those around a text if ``special``."""
+        """[tokens] of a text whose words stand between spaces; with the ids around it if ``special``."""
         words = text.split()
         before, after = (self._before, self._after) if special else (b"", b"")
         try:
