@@ -36,7 +36,9 @@ COLD_START = """
 import time
 from pathlib import Path
 from sie_config import catalog
+from sie_bundle import lazy_torch
 from sie_bundle.models.tokenization import Tokenizer
+lazy_torch.begin()
 spec = catalog.load()[{model!r}]; t1 = time.time()
 from sie_bundle.models.model import load
 from sie_bundle.models.checkpoint import Checkpoint; t2 = time.time()

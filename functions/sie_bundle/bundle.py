@@ -21,6 +21,7 @@ from sie_broker.contract import Broker
 from sie_broker.duties import Duties
 from sie_broker.pools.pool import Assignment
 from sie_broker.records import Lane, LoadFailure
+from sie_bundle import lazy_torch
 from sie_bundle.door import Door
 from sie_bundle.engine import cores
 from sie_bundle.engine.executor import Executor
@@ -87,6 +88,7 @@ class Warming(threading.Thread):
         gc.disable()
         try:
             cores.keep_awake()
+            lazy_torch.begin()
             importlib.import_module(ENGINE)
             # numpy's own threads would compete with the forward passes for the cores; its products here are small.
             importlib.import_module("threadpoolctl").threadpool_limits(1, user_api="blas")

@@ -150,7 +150,11 @@ def fed_forward(x: Tensor, of: FeedForward) -> Tensor:
 
 _STEPS = (queried, fed, fed_forward, added, normed, normed_heads, turned, multiplied, activated)
 
-passed_at_once = compiled(passed, attended, *_STEPS, *cpu_attention.STEPS)
+
+@functools.cache
+def passed_at_once() -> Callable[[Tensor, list[Layer], list[Turn], list[View]], Tensor]:
+    """`passed`, compiled when a model that our own kernels do not compute first needs it."""
+    return compiled(passed, attended, *_STEPS, *cpu_attention.STEPS)
 
 
 @functools.cache

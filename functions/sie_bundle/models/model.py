@@ -16,6 +16,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from sie_bundle import lazy_torch
 from sie_bundle.engine import fused, native, pooling
 from sie_bundle.engine.cost import Fit, reading
 from sie_bundle.engine.outputs import Outputs, SparseRow, first_not_finite
@@ -219,6 +220,7 @@ def load(
     if checkpoint.spec.precision != "auto":
         precision = checkpoint.spec.precision
     for entry in entry_points(group=ADAPTERS, name=checkpoint.spec.family):
+        lazy_torch.whole()
         return _checked(cast("Load", entry.load())(checkpoint, device, precision), checkpoint.spec)
     model = EncoderModel(checkpoint, device, precision, kernels)
     model.try_out()

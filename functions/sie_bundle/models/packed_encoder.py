@@ -91,7 +91,7 @@ class PackedEncoder:
         sights = self._sights(packed)
         if self.device.type == "cpu":
             views = [cpu_attention.view(packed, sight, self._computed, len(x)) for sight in sights]
-            x = layer.passed_at_once(x, self._kept, turns, views)
+            x = layer.passed_at_once()(x, self._kept, turns, views)
         elif self._attend is varlen and all(sight.unbiased for sight in sights):
             seen = [bounds(packed, sight) for sight in sights]
             x = layer.passed_by_bounds_at_once()(x, self._kept, turns, seen)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from sie_bundle import lazy_torch
 from sie_sdk.errors import ModelLoadFailedError
 
 LOADING = threading.Lock()
@@ -22,6 +23,7 @@ def library() -> Any:
     Raises:
         ModelLoadFailedError: it is not installed.
     """
+    lazy_torch.whole()
     try:
         import transformers
     except ImportError as failure:

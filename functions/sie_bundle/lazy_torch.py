@@ -1,0 +1,87 @@
+"""Modules of torch that run later than torch imports them, or never: a third of its import is for tracing models.
+
+Owns which they are and how they wait. Not here: when the engine is imported (``bundle.Warming``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+LAZY = ("torch.export", "torch._meta_registrations")
+"""Tracing, and what operators give on the meta device; no forward pass of an engine model asks for either."""
+
+
+class LazyLoader(Loader):
+    """Gives an import the module empty, and runs it when somebody asks it for something, or for all (`whole`)."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._lock = threading.RLock()
+        self._waits: ModuleType | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the module's own loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let it wait."""
+        self._waits = module
+        module.__dict__["__getattr__"] = lambda name: self._asked(module, name)
+        _waiting.append(self)
+
+    def run(self) -> None:
+        """Run the module unless somebody has. Who asks it for something meanwhile waits; what it imports does not."""
+        with self._lock:
+            module, self._waits = self._waits, None
+            if module is None:
+                return
+            try:
+                self._loader.exec_module(module)
+            except BaseException:
+                self._waits = module
+                raise
+            del module.__dict__["__getattr__"]
+
+    def _asked(self, module: ModuleType, name: str) -> Any:
+        # Who looks for the file of something asks all modules there are for names like these.
+        if name == "__all__" or not name.startswith("__"):
+            self.run()
+        try:
+            return module.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}") from None
+
+
+class LazyFinder(MetaPathFinder):
+    """Finds the modules of `LAZY`, for who imports them first."""
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As Python's own finder, with a loader that waits."""
+        if name not in LAZY:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+_waiting: list[LazyLoader] = []
+
+
+def begin() -> None:
+    """From now on `LAZY` waits; what is imported already is as it is."""
+    if not any(isinstance(finder, LazyFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, LazyFinder())
+
+
+def whole() -> None:
+    """Run what waits: before code that is not of this project uses torch, and may trace or take the meta device."""
+    importlib.import_module("torch")  # and not while a thread imports it
+    for waiting in _waiting:
+        waiting.run()
