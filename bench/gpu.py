@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of BERT's; default: the default model's")
     parser.add_argument("--server", action="store_true", help="the whole server, too")
     asked = parser.parse_args()
-    sys.setswitchinterval(0.0002)  # as a bundle has it
+    sys.setswitchinterval(bundle.LONG_SWITCH_S)
     if not torch.cuda.is_available():
         print("GPU: no CUDA device here.")
         return

@@ -58,6 +58,12 @@ ONE_STREAM = 2
 """So many times as many are in a batch that has the caches to itself, if it is quick nevertheless."""
 
 
+SWITCH_S, LONG_SWITCH_S = 0.0002, 0.001
+"""So long a thread may keep Python's lock from one that waits for it; Python's own choice is 5 ms. A forward pass lets
+go of it and must get it back, and its core is idle as long as it waits. Not so where there is but one core, or beside a
+GPU, which has the next pass by then: there the switches themselves are what costs, up to half of what texts take."""
+
+
 AHEAD = 4
 """The most models that are loaded beside the import of the engine because work for them waits."""
 
@@ -92,9 +98,6 @@ class Warming(threading.Thread):
             importlib.import_module(ENGINE)
             # numpy's own threads would compete with the forward passes for the cores; its products here are small.
             importlib.import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
-            # A forward pass lets go of Python's lock at every step and must get it back for the next; 5 ms, Python's
-            # own choice, is how long the event loop may keep it waiting each time.
-            sys.setswitchinterval(0.0002)
             process.collect_less()
         except Exception as error:
             self.failure = error
@@ -184,6 +187,7 @@ class Bundle:
             self._duties.begin(duty)
         await warming.done()
         check_device(self._settings.device)
+        sys.setswitchinterval(LONG_SWITCH_S if self._on_gpu or cores.available() == 1 else SWITCH_S)
         self._device_found.set()
         self._duties.begin(self.residency.watch())
         self.presence.milestone("engine")

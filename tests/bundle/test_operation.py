@@ -23,7 +23,7 @@ from sie_bundle.engine.row import Row
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.spread import LOT, Spread
 from sie_bundle.operations import encode, extract, score
-from sie_bundle.operations.aside import INLINE_BODY_BYTES
+from sie_bundle.operations.aside import INLINE_BODY_BYTES, INLINE_BYTES
 from sie_bundle.operations.operation import Operation, Plan
 from sie_bundle.residency.residency import Residency
 from sie_config.model.model_spec import ModelSpec
@@ -145,6 +145,45 @@ async def test_interactive_texts_do_not_wait_for_bulk_ones(tiny_folder: Path, tm
     assert not bulk.done()
     go_on.set()
     await bulk
+    executor.close()
+    for pool in threads.values():
+        pool.shutdown()
+
+
+class Counted(ThreadPoolExecutor):
+    """Counts what it is given."""
+
+    given = 0
+
+    def submit(self, *args: Any, **named: Any) -> Any:
+        self.given += 1
+        return super().submit(*args, **named)
+
+
+async def test_texts_of_words_that_are_kept_are_tokenized_on_the_event_loop_and_others_and_bulk_ones_beside_it(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    spec, executor = tiny_model.spec(tiny_folder), Executor()
+    threads: dict[Priority, Counted] = {"interactive": Counted(1), "bulk": Counted(1)}
+    residency = Residency(None, tmp_path / "cache", 1 << 30)
+    operation = Operation(encode.parse, encode.plan, Registry([spec]), residency, executor, threads)
+
+    async def given(text: str, count: int = 20, priority: Priority = "interactive") -> int:
+        before = threads[priority].given
+        data = wire.request_body(EncodeRequest([Item(text=text)] * count))
+        await operation(Work("1", "encode", lane_of(spec), spec.id, data, time.time(), priority=priority))
+        return threads[priority].given - before
+
+    plain = "hello " * 50
+    assert len(plain) * 20 > INLINE_BYTES
+    assert await given(plain) == 1, "nobody knows yet"
+    assert await given(plain) == 0
+    assert await given(plain, priority="bulk") == 1
+    assert await given(plain, 64) == 2, "too many, to be read there and to be written"
+    assert await given("h\xe9llo " * 50, 30) == 0, "it was quick so far"
+    for _ in range(2):
+        await given("h\xe9llo " * 50, 30)
+    assert await given(plain) == 1, "texts are of other letters these days"
     executor.close()
     for pool in threads.values():
         pool.shutdown()

@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from sie_bundle.engine.row import Ids
 from sie_bundle.models import plain_text
-from sie_bundle.models.plain_text import Encode, PlainText
+from sie_bundle.models.plain_text import LATELY, Encode, PlainText
 from sie_bundle.models.tokenization import Tokenizer
 
 FRAGMENTS = ("[SEP]", "[sep]", "[", "<x>", "Ärger", "arger", "NEW", "new", "hello", "World", "don't", "é", "中", "K")
@@ -135,6 +135,22 @@ def test_any_other_text_does(text: str) -> None:
     assert met == [text]
 
 
+def test_it_is_quick_while_few_texts_are_of_new_words_or_not_plain() -> None:
+    whole = made(lowercase=True)
+    plain = PlainText.of(whole)
+    assert plain and not plain.quick
+    plain.encode(["hello world"], True, never)
+    assert not plain.quick, "its words were new"
+    plain.encode(["hello world"] * 4, True, never)
+    assert plain.quick
+    plain.encode(["world wide", "words"], True, never)
+    assert not plain.quick
+    plain.encode(["hello"] * 3 * LATELY, True, never)
+    assert plain.quick
+    plain.encode(["caf\xe9"] * LATELY, True, ids_by(whole))
+    assert not plain.quick, "what was is forgotten"
+
+
 @pytest.mark.parametrize("mark", string.punctuation)
 def test_each_mark_is_a_word_of_its_own(mark: str) -> None:
     whole = made(lowercase=True)
@@ -166,8 +182,8 @@ def test_a_tokenizer_takes_that_way_by_itself(tiny_folder: Path, monkeypatch: py
         seen.extend(texts)
         return ids_by(tokenizer._tokenizer)(texts)
 
-    assert tokenizer._plain
-    monkeypatch.setattr(tokenizer._plain, "encode", encode)
+    assert tokenizer.plain
+    monkeypatch.setattr(tokenizer.plain, "encode", encode)
     tokenizer.rows(["hello world"], 8)
     tokenizer.windows(["hello world"], 8, 2)  # which needs to know where each token stands
     assert seen == ["hello world"]
@@ -188,7 +204,7 @@ def test_the_beginning_of_a_text_has_the_first_tokens_of_the_whole(text: str, lo
 def test_a_long_text_is_read_as_far_as_its_tokens_count(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["hello " * 5_000, "hello" + " " * 5_000 + "world new", "x" * 500, "hello"]
     tokenizer, read = Tokenizer(made(lowercase=True)), list[str]()
-    plain = tokenizer._plain
+    plain = tokenizer.plain
     assert plain
     encode = plain.encode
 

@@ -63,7 +63,7 @@ class Tokenizer:
         mask = tokenizer.encode("a").special_tokens_mask
         self._opening = next((n for n, special in enumerate(mask) if not special), 0)
         self._closing = next((n for n, special in enumerate(reversed(mask)) if not special), 0)
-        self._plain = PlainText.of(tokenizer)
+        self.plain = PlainText.of(tokenizer)
 
     @classmethod
     def load(cls, folder: Path, end: str = "", side: Side = "auto") -> Self:
@@ -159,8 +159,8 @@ class Tokenizer:
             InvalidInputError: a text is not valid Unicode, or has no tokens at all.
         """
         made, read = [], texts
-        if self._plain and overflow == "truncate_text" and not self._from_left:  # else its end is what counts
-            read = [self._plain.beginning(text, max_length) for text in texts]
+        if self.plain and overflow == "truncate_text" and not self._from_left:  # else its end is what counts
+            read = [self.plain.beginning(text, max_length) for text in texts]
         for i, ids in enumerate(self._ids(read, name=name)):
             if len(ids) <= max_length and read[i] is not texts[i]:  # then more of it counts
                 (ids,) = self._ids(texts[i : i + 1], name=name)
@@ -290,7 +290,7 @@ class Tokenizer:
 
         others = partial(spread, encode)
         with _unicode(texts, name):
-            return self._plain.encode(texts, special, others) if self._plain else others(texts)
+            return self.plain.encode(texts, special, others) if self.plain else others(texts)
 
     def _encodings(
         self, texts: Sequence[str | Sequence[str]], *, special: bool = True, words: bool = False, name: Name = ITEM

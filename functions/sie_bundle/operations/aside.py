@@ -38,6 +38,9 @@ INLINE_BYTES = 4096
 INLINE_OUTPUT_BYTES = 64 * 1024
 """Outputs up to this size become a reply there: sixteen vectors of 1024 numbers."""
 
+QUICK_INLINE_BYTES = 16_384
+"""Tokenized there where a tokenizer is quick (`PlainText.quick`): what a thread did would not be done beside."""
+
 GPU_INLINE_BYTES = 512
 """Tokenized there beside a GPU: cores have nothing else to do, and the event loop is what everybody waits for."""
 

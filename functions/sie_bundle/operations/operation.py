@@ -17,7 +17,14 @@ from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.request import Forwarded
 from sie_bundle.engine.row import Row
-from sie_bundle.operations.aside import INLINE_BYTES, INLINE_ITEMS, Aside, parsed_at_once, written_at_once
+from sie_bundle.operations.aside import (
+    INLINE_BYTES,
+    INLINE_ITEMS,
+    QUICK_INLINE_BYTES,
+    Aside,
+    parsed_at_once,
+    written_at_once,
+)
 from sie_bundle.residency.residency import Residency
 from sie_bundle.resolved import spec_of
 from sie_config.model.model_spec import ModelSpec
@@ -94,8 +101,8 @@ class Operation(Generic[Parsed]):
         request = await self._aside(work, parsed_at_once(size), lambda: self._parse(work.data))
         spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
-        small = size <= self._inline_bytes and len(request.items) <= INLINE_ITEMS
-        small = small and size + self._repeated(spec, request) <= self._inline_bytes
+        small = len(request.items) <= INLINE_ITEMS
+        small = small and size + self._repeated(spec, request) <= self._read_at_once(model, work)
         plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
         done = await self._forward(model, plan, work)
 
@@ -112,6 +119,11 @@ class Operation(Generic[Parsed]):
 
         short = not plan.long and written_at_once(len(plan.rows), done.outputs.values())
         return await self._aside(work, short, finish)
+
+    def _read_at_once(self, model: Model, work: Work) -> int:
+        """Bytes of a request, with what stands beside each of its texts, that are tokenized on the event loop."""
+        quick = work.priority != "bulk" and (plain := model.tokenizer.plain) is not None and plain.quick
+        return max(self._inline_bytes, QUICK_INLINE_BYTES) if quick else self._inline_bytes
 
     async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
         if not plan.rows:  # MaxSim over vectors that all came with the request
