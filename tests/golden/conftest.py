@@ -1,7 +1,8 @@
-"""The real MiniLM, fetched once into the user's own cache."""
+"""The real MiniLM, fetched once into the user's own cache; and what a module has loaded goes with its last test."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,12 @@ def minilm() -> EncoderModel:
     setting = settings.read(Settings)
     weights_dir = Path(setting.weights_dir) if setting.weights_dir else None
     return tiny_model.load(spec, weights.resolve(spec, weights_dir, Path(setting.cache_dir)).folder)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded_models_go(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A process that runs all modules would hold the models of each until its end."""
+    yield
+    for kept in vars(request.module).values():
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()
