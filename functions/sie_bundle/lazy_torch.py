@@ -23,7 +23,8 @@ class LazyLoader(Loader):
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._lock = threading.RLock()
-        self._waits: ModuleType | None = None
+        self._module: ModuleType | None = None
+        self._running = self._ran = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As the module's own loader does."""
@@ -31,31 +32,35 @@ class LazyLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Let it wait."""
-        self._waits = module
-        module.__dict__["__getattr__"] = lambda name: self._asked(module, name)
+        self._module = module
+        module.__dict__["__getattr__"] = self._asked
         _waiting.append(self)
 
     def run(self) -> None:
-        """Run the module unless somebody has. Who asks it for something meanwhile waits; what it imports does not."""
-        with self._lock:
-            module, self._waits = self._waits, None
-            if module is None:
-                return
-            try:
-                self._loader.exec_module(module)
-            except BaseException:
-                self._waits = module
-                raise
-            del module.__dict__["__getattr__"]
+        """Run the module unless somebody has. Who asks it for something meanwhile waits; what it imports does not.
 
-    def _asked(self, module: ModuleType, name: str) -> Any:
+        Raises:
+            Exception: what the module raises, to everybody who asks until it does not.
+        """
+        with self._lock:
+            if self._module is None or self._running or self._ran:
+                return
+            self._running = True
+            try:
+                self._loader.exec_module(self._module)
+                if self._module.__dict__["__getattr__"] == self._asked:  # else it has one of its own now
+                    del self._module.__dict__["__getattr__"]
+                self._ran = True
+            finally:
+                self._running = False
+
+    def _asked(self, name: str) -> Any:
         # Who looks for the file of something asks all modules there are for names like these.
         if name == "__all__" or not name.startswith("__"):
             self.run()
-        try:
-            return module.__dict__[name]
-        except KeyError:
-            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}") from None
+        if self._ran:
+            return getattr(self._module, name)
+        raise AttributeError(f"this module has no attribute {name!r} before it has run")
 
 
 class LazyFinder(MetaPathFinder):

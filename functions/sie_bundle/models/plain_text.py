@@ -87,10 +87,10 @@ class PlainText:
         def each(texts: Sequence[str]) -> list[Ids | None]:
             return [None if (left := self._plain(text)) is None else self._words.ids(left, special) for text in texts]
 
-        asked = self._words.asked
+        misses = self._words.misses
         made = lot_by_lot(each, texts)
         other = [text for text, ids in zip(texts, made, strict=True) if ids is None]
-        self._count(len(texts), len(other) + self._words.asked - asked)
+        self._count(len(texts), len(other) + self._words.misses - misses)
         if other:
             rest = iter(others(other))
             return [next(rest) if ids is None else ids for ids in made]
@@ -105,6 +105,7 @@ class PlainText:
         return self._slow < NEW * self._met
 
     def _count(self, texts: int, slow: int) -> None:
+        """Note texts met, and how many of them took long; several threads may lose a few to each other."""
         if self._met >= LATELY:
             self._met, self._slow = self._met // 2, self._slow // 2
         self._met, self._slow = self._met + texts, self._slow + slow
@@ -135,7 +136,7 @@ class Words:
         ids = np.array(encoding.ids, np.int64)
         (own,) = np.nonzero(np.array(encoding.special_tokens_mask) == 0)
         self._before, self._after = ids[: own[0]].tobytes(), ids[own[-1] + 1 :].tobytes()
-        self.asked = 0
+        self.misses = 0
         """Texts, of several threads, that had words which were not kept."""
         self._kept: dict[bytes, bytes] = {}
         """The ids of each word, as they lie in memory: those of a text are these, one behind the other."""
@@ -152,7 +153,7 @@ class Words:
 
     def _asked(self, words: list[bytes]) -> Iterable[bytes]:
         """The ids of each word, some of which are new."""
-        self.asked += 1
+        self.misses += 1
         kept = self._kept
         found = {word: kept.get(word) for word in words}
         new = [word for word, ids in found.items() if ids is None]

@@ -64,6 +64,7 @@ class Tokenizer:
         self._opening = next((n for n, special in enumerate(mask) if not special), 0)
         self._closing = next((n for n, special in enumerate(reversed(mask)) if not special), 0)
         self.plain = PlainText.of(tokenizer)
+        """What tokenizes plain texts word by word; None: this tokenizer's are not (`PlainText.of`)."""
 
     @classmethod
     def load(cls, folder: Path, end: str = "", side: Side = "auto") -> Self:

@@ -101,8 +101,9 @@ class Operation(Generic[Parsed]):
         request = await self._aside(work, parsed_at_once(size), lambda: self._parse(work.data))
         spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
-        small = len(request.items) <= INLINE_ITEMS
-        small = small and size + self._repeated(spec, request) <= self._read_at_once(model, work)
+        most = self._read_at_once(model, work)
+        small = size <= most and len(request.items) <= INLINE_ITEMS
+        small = small and size + self._repeated(spec, request) <= most
         plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
         done = await self._forward(model, plan, work)
 
