@@ -50,5 +50,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Logs and events of a failure, at once: the next test, or the end of the run, changes them."""
     report = yield
     if report.failed and item.get_closest_marker("cluster"):
-        report.sections.append(("cluster", f"logs and events: {evidence.collect(item.name)}"))
+        folder = evidence.collect(item.name)
+        report.sections.append(("cluster", f"logs and events: {folder}\n{evidence.excerpt(folder)}"))
     return report

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.cluster.place import NAMESPACE, ROOT
 
 FOLDER = Path(os.environ.get("SIE_E2E_EVIDENCE", ROOT / ".e2e"))
+LAST = 30
+"""The events of a report's own excerpt."""
 _OURS = {
     "objects": ("get", "ksvc,revisions,podautoscalers,deployments,statefulsets,pods,pvc", "-o", "wide"),
     "events": ("get", "events", "--sort-by=.lastTimestamp"),
@@ -39,6 +41,12 @@ def collect(test: str) -> str:
     for name, words in _ANYBODYS.items():
         (place / f"{name}.txt").write_text(_said(*words))
     return str(place)
+
+
+def excerpt(folder: str) -> str:
+    """What there is and what happened last, for a report whose reader has no more than the report."""
+    listed, events = (Path(folder, f"{NAMESPACE}-{name}.txt").read_text() for name in ("objects", "events"))
+    return "\n".join([listed, *events.splitlines()[-LAST:]])
 
 
 def _said(*words: str) -> str:

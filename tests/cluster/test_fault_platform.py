@@ -51,9 +51,12 @@ WRITTEN, WRITES = "acme/killed", 20
 
 @pytest.fixture
 def unhurried(deployed: Deployed) -> Iterator[Deployed]:
-    """The lane with the overlay's own seconds: a restarted autoscaler decides for zero, and must be outlived."""
-    own = place.local_values()
-    seconds = {"window": own["window"], "scale-to-zero-pod-retention-period": own["last_pod_kept"]}
+    """The lane with the overlay's own window, and a last pod that is kept as long as it is by default.
+
+    Without a gateway for that window, some 20 s, no session reaches the lane, and the autoscaler decides for zero; so
+    does one that was just restarted. Both must be outlived, one after the other.
+    """
+    seconds = {"window": place.local_values()["window"], "scale-to-zero-pod-retention-period": "30s"}
     changes = [f"autoscaling.knative.dev/{name}={told}" for name, told in seconds.items()]
     kube.kn("service", "update", SERVICE, *(word for each in changes for word in ("--annotation-revision", each)))
     # A pod that is up goes with the revision before, and is not the one that has to stay.
