@@ -100,7 +100,7 @@ struct Panel {
   const void* at;
   bool halved = false;
   // What is multiplied next and fetched meanwhile, or null: with AMX so many lines of 64 bytes for every 16 units,
-  // elsewhere all of it beside the first rows.
+  // elsewhere all of it beside the first block.
   const char* next = nullptr;
   int lines = 0;
 
@@ -205,19 +205,29 @@ static inline Vector added(Vector sum, Vector a, Vector b) {
 // instructions, and 8 others here: a core that is shared with another thread takes but half as many of all.
 constexpr int AT_ONCE = WIDTH == 16 ? 1 : 8;
 
-// Of ROWS rows. What is multiplied next, if there is any, lies as the panel does, and is fetched meanwhile.
+// A part of what is multiplied next: so many bytes are fetched beside BETWEEN units each.
+struct Ahead {
+  const char* at;
+  int each;
+
+  void fetch_some() {
+    if (!each) return;
+    for (const char* stop = at + each; at < stop; at += 64) _mm_prefetch(at, _MM_HINT_T1);
+  }
+};
+constexpr int BETWEEN = 8;
+
+// Of ROWS rows.
 template <int ROWS, class Unit>
 static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start start, float* c, long c_stride,
-                                 const Unit* next) {
+                                 Ahead ahead) {
   for (int column = 0; column < PANEL; column += 2 * WIDTH) {
     Vector sums[ROWS][2] = {};
     const Unit* unit = b + column;
     const Number* of_rows = a.at;
     for (int group = 0; group < units; group += PANEL / UNIT, of_rows += a.step) {
       for (int from = 0; from < PANEL; from += AT_ONCE * UNIT, unit += AT_ONCE * PANEL) {
-        for (int i = 0; next && i < AT_ONCE; i++) {
-          fetch<_MM_HINT_T1>(next + (unit - b) + i * PANEL, 2 * WIDTH * sizeof(Unit));
-        }
+        if (from % (BETWEEN * UNIT) == 0) ahead.fetch_some();
 #pragma GCC unroll 8
         for (int i = 0; i < AT_ONCE; i++) {
           Vector left = widened(unit + i * PANEL), right = widened(unit + i * PANEL + WIDTH);
@@ -248,11 +258,11 @@ static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start 
 // Of as many rows as there are, of up to ROWS. Not inlined, for it is long.
 template <int ROWS, class Unit>
 __attribute__((noinline)) static void multiply_some(const Rows& a, int rows, const Unit* b, int units, Start start,
-                                                    float* c, long c_stride, const Unit* next) {
+                                                    float* c, long c_stride, Ahead ahead) {
   if constexpr (ROWS > 1) {
-    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, start, c, c_stride, next);
+    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, start, c, c_stride, ahead);
   }
-  multiply_rows<ROWS>(a, b, units, start, c, c_stride, next);
+  multiply_rows<ROWS>(a, b, units, start, c, c_stride, ahead);
 }
 
 // Of all rows, in as few parts as there are registers for, and as even ones: a part of one or two rows waits for its
@@ -260,10 +270,14 @@ __attribute__((noinline)) static void multiply_some(const Rows& a, int rows, con
 template <class Unit>
 static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, Start start, float* c, long c_stride,
                                   const Unit* next) {
-  constexpr int MOST = WIDTH == 16 ? 12 : 6;
-  for (int parts = (rows + MOST - 1) / MOST; parts > 0; parts--, next = nullptr) {
-    int some = (rows + parts - 1) / parts;
-    multiply_some<MOST>(a, some, b, units, start, c, c_stride, next);
+  constexpr int MOST = WIDTH == 16 ? 12 : 6, BESIDE = BETWEEN * 2 * WIDTH * sizeof(Unit);
+  // Memory gives less than a part takes: what is fetched beside the first alone keeps it waiting.
+  int parts = (rows + MOST - 1) / MOST, fetching = parts > 3 ? 4 : parts > 1 ? 2 : 1;
+  for (int part = 0; part < parts; part++) {
+    long before = part * (units * PANEL * sizeof(Unit) / fetching);
+    Ahead ahead = {(const char*)next + before, next && part < fetching ? BESIDE / fetching : 0};
+    int some = (rows + parts - part - 1) / (parts - part);
+    multiply_some<MOST>(a, some, b, units, start, c, c_stride, ahead);
     rows -= some, a.at += some * a.row, c += some * c_stride;
     if (start.at) start.at += some * start.stride;
   }
