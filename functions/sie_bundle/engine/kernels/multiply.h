@@ -196,14 +196,18 @@ struct Tiles {};
 static inline Vector added(Vector sum, Vector a, Vector b) {
 #ifdef SIE_BFLOAT16
   return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-#else
+#elif defined(__AVX512F__)
   return sum + a * b;
+#else
+  // With as few registers GCC gives some of these another form, which overwrites a factor, and copies and spills.
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+  return sum;
 #endif
 }
 
 // Units at a time, without a step of the loop between them. With 256 bits a unit is 12 multiplications and 17 other
-// instructions, and 8 others here: a core that is shared with another thread takes but half as many of all.
-constexpr int AT_ONCE = WIDTH == 16 ? 1 : 8;
+// instructions, and 10 others here: a core that is shared with another thread takes but half as many of all.
+constexpr int AT_ONCE = WIDTH == 16 ? 1 : 16;
 
 // A part of what is multiplied next: so many bytes are fetched beside BETWEEN units each.
 struct Ahead {
@@ -215,7 +219,7 @@ struct Ahead {
     for (const char* stop = at + each; at < stop; at += 64) _mm_prefetch(at, _MM_HINT_T1);
   }
 };
-constexpr int BETWEEN = 8;
+constexpr int BETWEEN = WIDTH == 16 ? 8 : AT_ONCE;
 
 // Of ROWS rows.
 template <int ROWS, class Unit>
@@ -228,7 +232,7 @@ static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start 
     for (int group = 0; group < units; group += PANEL / UNIT, of_rows += a.step) {
       for (int from = 0; from < PANEL; from += AT_ONCE * UNIT, unit += AT_ONCE * PANEL) {
         if (from % (BETWEEN * UNIT) == 0) ahead.fetch_some();
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int i = 0; i < AT_ONCE; i++) {
           Vector left = widened(unit + i * PANEL), right = widened(unit + i * PANEL + WIDTH);
 #pragma GCC unroll 12
