@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -174,6 +174,11 @@ class Protocol(HttpToolsProtocol):
         self._expect_head()
         self._patience_s = None
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is whole and leaves before what else is to be done for it, and before others have their turn."""
+        cast("Joined", self.transport).flush()
+        super().on_response_complete()
 
     def _expect_head(self) -> None:
         self._in_head, self._room = True, HEAD_BYTES

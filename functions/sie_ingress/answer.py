@@ -6,6 +6,7 @@ becomes a fixed line. What every answer carries is ``identity``.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -90,7 +91,8 @@ class Answers:
     def computed(self, reply: Reply) -> dict[str, str]:
         """The headers of a result: who computed it, with what, in what time."""
         head = results.read_head(reply.data)
-        self._metrics.computed(reply.id, head)
+        # In the loop's next turn, when the answer has left.
+        asyncio.get_running_loop().call_soon(self._metrics.computed, reply.id, head)
         return {"X-SIE-Worker": reply.worker} | measured(head) | self._revision(head.model)
 
     def _revision(self, model: str) -> dict[str, str]:
