@@ -1,10 +1,10 @@
 """uvicorn's HTTP protocol with one system call per answer instead of two, limits for what comes, and no lost bodies.
 
 uvicorn writes the head of an answer and its body one after the other, and uvloop sends each at once: two packets, two
-wakes of the caller. Here what is written in one turn of the event loop leaves together. uvicorn keeps headers in memory
-however long they are, and a connection however long nothing comes or is taken. And its parser takes what follows a
-request with an ``Upgrade`` header for another protocol's, body and all; here an offer that is not taken (``h2c``: every
-one but websockets') is as if it were not there (RFC 9110, 7.8). Owns nothing else of HTTP.
+wakes of the caller. Here what is written in one turn of the event loop leaves together, and an answer's end at once.
+uvicorn keeps headers in memory however long they are, and a connection however long nothing comes or is taken. And its
+parser takes what follows a request with an ``Upgrade`` header for another protocol's, body and all; here an offer that
+is not taken (``h2c``: every one but websockets') is as if it were not there (RFC 9110, 7.8). Owns nothing else of HTTP.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -64,6 +65,27 @@ async def test_a_head_of_the_limit_is_read_and_one_byte_more_is_refused(port: in
     ((status, body),) = await answers(port, headers(HEAD_BYTES + 1))
     error = json.loads(body)["error"]
     assert (status, error["code"], error["param"], error["limit"]) == (431, "PAYLOAD_TOO_LARGE", "headers", HEAD_BYTES)
+
+
+async def test_an_answer_leaves_before_what_is_still_to_be_done_for_it() -> None:
+    came, seen = threading.Event(), list[bool]()
+
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        await Response(b"done")(scope, receive, send)
+        seen.append(came.wait(5))  # and the loop with it
+
+    def ask(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(GET + b"\r\n")
+            answer = b""
+            while not answer.endswith(b"\r\n\r\ndone"):
+                answer += connection.recv(4096)
+            came.set()
+
+    async with process.serving(busy, "127.0.0.1", 0, drain_s=1) as port:
+        await asyncio.to_thread(ask, port)
+        await eventually(lambda: bool(seen))
+    assert seen == [True]
 
 
 @pytest.mark.parametrize("start", [GET + b"X-Long: ", GET + b"X-", b"GET /", CHUNKED + b"1\r\nx\r\n0\r\nX-Trailer: "])
