@@ -209,17 +209,18 @@ static inline Vector added(Vector sum, Vector a, Vector b) {
 // instructions, and 10 others here: a core that is shared with another thread takes but half as many of all.
 constexpr int AT_ONCE = WIDTH == 16 ? 1 : 16;
 
-// A part of what is multiplied next: so many bytes are fetched beside BETWEEN units each.
+// A part of what is multiplied next, of which so many bytes are fetched with every BETWEEN units; none: nothing is.
+constexpr int BETWEEN = WIDTH == 16 ? 8 : AT_ONCE;
 struct Ahead {
-  const char* at;
-  int each;
+  const char* at = nullptr;
+  int each = 0;
 
   void fetch_some() {
     if (!each) return;
-    for (const char* stop = at + each; at < stop; at += 64) _mm_prefetch(at, _MM_HINT_T1);
+    fetch<_MM_HINT_T1>(at, each);
+    at += each;
   }
 };
-constexpr int BETWEEN = WIDTH == 16 ? 8 : AT_ONCE;
 
 // Of ROWS rows.
 template <int ROWS, class Unit>
@@ -278,8 +279,8 @@ static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, St
   // Memory gives less than a part takes: what is fetched beside the first alone keeps it waiting.
   int parts = (rows + MOST - 1) / MOST, fetching = parts > 3 ? 4 : parts > 1 ? 2 : 1;
   for (int part = 0; part < parts; part++) {
-    long before = part * (units * PANEL * sizeof(Unit) / fetching);
-    Ahead ahead = {(const char*)next + before, next && part < fetching ? BESIDE / fetching : 0};
+    Ahead ahead;
+    if (next && part < fetching) ahead = {(const char*)(next + units * PANEL / fetching * part), BESIDE / fetching};
     int some = (rows + parts - part - 1) / (parts - part);
     multiply_some<MOST>(a, some, b, units, start, c, c_stride, ahead);
     rows -= some, a.at += some * a.row, c += some * c_stride;
