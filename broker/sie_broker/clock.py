@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 
 import msgspec
 import nats.errors
@@ -26,9 +27,10 @@ ASK_EVERY_S = 60.0
 ASK_AGAIN_S = 1.0
 
 
-def steady() -> float:
-    """Seconds that go on while the machine sleeps, where the system has such a clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+steady: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Seconds that go on while the machine sleeps, where the system has such a clock."""
 
 
 class Clock:

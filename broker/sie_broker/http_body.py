@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
 
@@ -23,21 +23,22 @@ async def read_body(request: Request, limit: int, taken: Callable[[int], None] =
     declared = next((value for name, value in request.scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and (len(declared) > _DIGITS or int(declared) > limit):
         raise too_large(limit)
-    first, size, whole = b"", 0, io.BytesIO()
-    try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise too_large(limit)
-            taken(len(chunk))
-            if not first:
-                first = chunk
-            elif chunk:
-                if not whole.tell():
-                    whole.write(first)
-                whole.write(chunk)
-    except ClientDisconnect:
-        raise InvalidInputError("The connection was closed before the end of the body.", field="body") from None
+    first, size, whole, more = b"", 0, io.BytesIO(), True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidInputError("The connection was closed before the end of the body.", field="body")
+        chunk, more = message.get("body", b""), message.get("more_body", False)
+        size += len(chunk)
+        if size > limit:
+            raise too_large(limit)
+        taken(len(chunk))
+        if not first:
+            first = chunk
+        elif chunk:
+            if not whole.tell():
+                whole.write(first)
+            whole.write(chunk)
     return whole.getvalue() or first
 
 

@@ -252,7 +252,7 @@ class MemoryBroker:
             return Submission(sequence=self._accepted[known][0], duplicate=True)
         if work.lane.pool in self._closed:
             raise QueueUnavailableError(f"The queues of pool {work.lane.pool} are closed.", retry_after=1.0)
-        if self._queued[work.queue] >= self._max_queued:
+        if self._queued[queue := work.queue] >= self._max_queued:
             raise QueueFullError("The queue is full.", limit=self._max_queued, retry_after=1.0)
         if self._bytes + len(work.data) > self._max_bytes:
             raise no_room(len(work.data), "queued work", self._max_bytes)
@@ -260,8 +260,8 @@ class MemoryBroker:
         self._bytes += len(work.data)
         self._accepted[known] = (sequence, now)
         self._open[sequence] = work
-        self._queued[work.queue] += 1
-        self._queues[work.queue].put(sequence, work, 1)
+        self._queued[queue] += 1
+        self._queues[queue].put(sequence, work, 1)
         return Submission(sequence=sequence)
 
     @contextmanager
@@ -339,13 +339,13 @@ class MemoryBroker:
     async def pull(self, queue: Queue, room: Room, rank: Callable[[], int]) -> AsyncGenerator[Delivery, None]:
         line = self._queues[queue]
         while True:
-            await room.wait()
-            if not line.waiting:
+            while not line.waiting:
                 line.changed.clear()
                 await line.changed.wait()
-                continue
-            sequence, work, attempt = line.waiting.popleft()
-            yield MemoryDelivery(self, line, sequence, work, attempt)
+            await room.wait()
+            if line.waiting:  # of several pulls another may have it
+                sequence, work, attempt = line.waiting.popleft()
+                yield MemoryDelivery(self, line, sequence, work, attempt)
 
     def announce(self, sink: str, headers: Mapping[str, str], data: bytes) -> None:
         """A result is due at a sink."""

@@ -156,10 +156,10 @@ class Bundle:
                 "score": Operation(score.parse, score.plan, *parts, score.repeated),
                 "extract": Operation(extract.parse, extract.plan, *parts, extract.repeated),
             },
-            loaded=self._loaded,
+            loaded=self.residency.models,
             max_in_hand=settings.max_in_hand,
             max_reply_bytes=settings.max_reply_bytes,
-            loading=self._loading,
+            loading=self.residency.models_loading,
         )
         self.door = Door(self.presence, registry, self.worker.run, settings.max_body_bytes)
         self._membership = Membership(broker.pools, self.presence.worker, self._told)
@@ -270,14 +270,6 @@ class Bundle:
         self.presence.milestone("first model")
         self.presence.changed()
         self.worker.update_pulls()
-
-    def _loaded(self) -> set[str]:
-        """The ids of the models that are loaded, with whatever LoRA."""
-        return {name.partition(":")[0] for name in self.residency.resident()}
-
-    def _loading(self) -> set[str]:
-        """Of those on their way in, with whatever LoRA."""
-        return {name.partition(":")[0] for name in self.residency.loading()}
 
     def _counts(self) -> Counts:
         worker, memory = self.worker, self._memory()

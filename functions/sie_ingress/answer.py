@@ -10,7 +10,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import suppress
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -39,13 +40,16 @@ TOLD_LATE_S = 10.0
 """So late a cold start is no longer told of as if it were on time."""
 
 _TIMES = {
-    "X-Queue-Time": "queue_ms",
-    "X-Tokenization-Time": "tokenization_ms",
-    "X-Batch-Wait-Time": "batch_wait_ms",
-    "X-Inference-Time": "inference_ms",
-    "X-Postprocessing-Time": "postprocessing_ms",
-    "X-Total-Time": "total_ms",
+    b"x-queue-time": "queue_ms",
+    b"x-tokenization-time": "tokenization_ms",
+    b"x-batch-wait-time": "batch_wait_ms",
+    b"x-inference-time": "inference_ms",
+    b"x-postprocessing-time": "postprocessing_ms",
+    b"x-total-time": "total_ms",
 }
+
+RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
+"""As ASGI has them: names in lower case."""
 
 
 class Answers:
@@ -71,7 +75,12 @@ class Answers:
             raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
         media = wire.media_type(accept, own)
         body = await self.in_json(reply.data, replies.to_json) if media == wire.JSON else reply.data
-        return Response(body, media_type=media, headers=self.computed(reply))
+        return self.told(Response(body, media_type=media), reply)
+
+    def told(self, response: Response, reply: Reply) -> Response:
+        """The response with the headers of a result: who computed it, with what, in what time."""
+        response.raw_headers[:0] = self._computed(reply)
+        return response
 
     async def in_json(self, data: bytes, write: Callable[[bytes], T]) -> T:
         """What ``write`` makes of a result: JSON, in whatever dialect. Of a large one beside the event loop.
@@ -88,26 +97,23 @@ class Answers:
             )
         return await beside(len(data), lambda: write(data))  # while it is made it takes twelve times its size
 
-    def computed(self, reply: Reply) -> dict[str, str]:
-        """The headers of a result: who computed it, with what, in what time."""
+    def _computed(self, reply: Reply) -> RawHeaders:
         head = results.read_head(reply.data)
         # In the loop's next turn, when the answer has left.
         asyncio.get_running_loop().call_soon(self._metrics.computed, reply.id, head)
-        return {"X-SIE-Worker": reply.worker} | measured(head) | self._revision(head.model)
-
-    def _revision(self, model: str) -> dict[str, str]:
-        try:
-            return {"X-SIE-Model-Revision": self._registry.model(model).revision}
-        except ModelNotFoundError:
-            return {}  # taken out of the catalogue since
+        headers = [(b"x-sie-worker", reply.worker.encode("latin-1")), *_measured(head)]
+        with suppress(ModelNotFoundError):  # taken out of the catalogue since
+            revision = self._registry.model(head.model).revision
+            headers.append((b"x-sie-model-revision", revision.encode("latin-1")))
+        return headers
 
 
-def measured(head: Head) -> dict[str, str]:
+def _measured(head: Head) -> RawHeaders:
     """Times (in ms) and units of a result as headers (wire protocol 2.4)."""
-    headers = {name: f"{getattr(head.timing, field):.3f}" for name, field in _TIMES.items()}
-    headers["X-SIE-Units-Input-Tokens"] = str(head.usage.input_tokens)
+    headers = [(name, b"%.3f" % getattr(head.timing, field)) for name, field in _TIMES.items()]
+    headers.append((b"x-sie-units-input-tokens", b"%d" % head.usage.input_tokens))
     if head.usage.pairs:
-        headers["X-SIE-Units-Pairs"] = str(head.usage.pairs)
+        headers.append((b"x-sie-units-pairs", b"%d" % head.usage.pairs))
     return headers
 
 

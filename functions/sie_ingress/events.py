@@ -96,9 +96,8 @@ class Events:
     async def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
         memory.of(request.scope).take(len(reply.data))
         accept = by_name(request.scope).get("accept", "")
-        if reply.status < 400:
-            headers = self._answers.computed(reply)
-        else:
+        headers: dict[str, str] = {}
+        if reply.status >= 400:
             error = refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
             headers = {name: value for name, value in answer.refuse(error).headers.items() if name in _OF_ERRORS}
         media = wire.media_type(accept, wanted.media)
@@ -115,7 +114,8 @@ class Events:
             own, body = await self._answers.in_json(reply.data, lambda _: write())
         else:
             own, body = write()
-        return Response(body, exchange.http_status(reply.status), headers | own)
+        response = Response(body, exchange.http_status(reply.status), headers | own)
+        return response if reply.status >= 400 else self._answers.told(response, reply)
 
     async def _batch(self, request: Request, wanted: list[Wanted]) -> Response:
         """All of it, or an error: what was accepted before the error is the same job when the batch comes again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter as Counts
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import cache
@@ -48,6 +49,8 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self.registry,
         )
+        self.in_flight: Counts[str] = Counts()
+        """Requests that wait for their answer, by operation."""
         self._in_flight = Gauge(
             "sie_ingress_requests_in_flight", "Requests not yet answered.", ["operation"], registry=self.registry
         )
@@ -91,17 +94,14 @@ class Metrics:
         """How long requests of ``operation`` took."""
         return self._seconds.labels(operation)
 
-    @cache  # noqa: B019
-    def in_flight(self, operation: str) -> Gauge:
-        """The gauge of requests of ``operation`` that wait for their answer."""
-        return self._in_flight.labels(operation)
-
     async def page(self, request: Request) -> Response:
         """The metrics in Prometheus' text format."""
         try:
             self._dead_letters.set(await self._count_dead_letters())
         except QueueUnavailableError:
             self._dead_letters.set(math.nan)  # compares with nothing, so that no alert fires or ends by it
+        for operation, count in self.in_flight.items():
+            self._in_flight.labels(operation).set(count)
         text = prometheus_client.generate_latest(self.registry)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
@@ -125,12 +125,11 @@ class Counted:
                 code = code_of(message)
             await send(message)
 
-        in_flight = self._metrics.in_flight(operation)
-        in_flight.inc()
+        self._metrics.in_flight[operation] += 1
         try:
             await self._app(scope, receive, counted)
         finally:
-            in_flight.dec()
+            self._metrics.in_flight[operation] -= 1
             self._metrics.counter(operation, code).inc()
             self._metrics.seconds(operation).observe(time.perf_counter() - began)
 

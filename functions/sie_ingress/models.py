@@ -106,7 +106,7 @@ def info(spec: ModelSpec, here: Fleet, registry: Registry) -> ModelInfo:
     return ModelInfo(
         name=spec.id,
         inputs=[*spec.inputs],
-        outputs=spec.outputs,
+        outputs=[*spec.outputs],
         dims=dims(spec),
         max_sequence_length=spec.max_sequence_length,
         revision=spec.revision,

@@ -6,6 +6,7 @@ requests (``wire``), bodies of replies (``replies``, ``results``).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ JSON: Final = "application/json"
 Request: TypeAlias = EncodeRequest | ScoreRequest | ExtractRequest
 
 
+@lru_cache(maxsize=64)
 def body_type(content_type: str | None) -> MediaType:
     """The format of a body, from its ``Content-Type``. None given means msgpack; nothing is guessed from the bytes.
 
@@ -39,6 +41,7 @@ def body_type(content_type: str | None) -> MediaType:
             )
 
 
+@lru_cache(maxsize=64)
 def media_type(accept: str | None, content_type: str | None = None) -> MediaType:
     """The format to reply in: the first of msgpack and JSON that ``Accept`` names, else the request's own format.
 

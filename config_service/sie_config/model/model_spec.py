@@ -15,7 +15,7 @@ import msgspec
 
 from sie_config.model.runtime_options import Option, Options
 from sie_config.model.sources import Source, Text
-from sie_config.model.tasks import Tasks
+from sie_config.model.tasks import Tasks, outputs
 from sie_config.model_name import DEFAULT
 from sie_sdk.errors import ConfigurationError, UnknownProfileError
 
@@ -174,10 +174,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, default_profile=name)
 
     @property
-    def outputs(self) -> list[str]:
+    def outputs(self) -> tuple[str, ...]:
         """What the model offers, in the protocol's words: dense, sparse, multivector, score, json."""
-        given = [name for name in self.tasks.__struct_fields__ if getattr(self.tasks, name) is not None]
-        return ["json" if name == "extract" else name for name in given]
+        return outputs(self.tasks)
 
 
 def parse(document: Any, *, origin: str) -> ModelSpec:

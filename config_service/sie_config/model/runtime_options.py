@@ -7,6 +7,7 @@ Owns their names and types, and how large an encoding may be. What an option doe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -157,6 +158,7 @@ _OF_DENSE: Final = frozenset({"normalize", "dimensions", "pooling"})
 _OF_MULTIVECTOR: Final = frozenset({"muvera"})
 
 
+@lru_cache(maxsize=1024)
 def encode(tasks: Tasks) -> tuple[str, ...]:
     """The options of encode that say something to a model with these tasks; none if it does not encode."""
     if not (tasks.dense or tasks.sparse or tasks.multivector):

@@ -5,6 +5,7 @@ Owns the fields and their defaults. What runs them stands in ``sie_bundle.models
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -147,3 +148,10 @@ class Tasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How well documents answer a query."""
     extract: Extract | None = None
     """Structure: spans, classes, boxes."""
+
+
+@lru_cache(maxsize=1024)
+def outputs(tasks: Tasks) -> tuple[str, ...]:
+    """What a model with these tasks offers, in the protocol's words."""
+    given = [name for name in Tasks.__struct_fields__ if getattr(tasks, name) is not None]
+    return tuple("json" if name == "extract" else name for name in given)

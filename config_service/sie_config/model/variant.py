@@ -75,3 +75,9 @@ def _without(task: Any, fields: tuple[str, ...]) -> Any:
         return task
     defaults = {field.name: field.default for field in msgspec.structs.fields(task) if field.name in fields}
     return msgspec.structs.replace(task, **defaults)
+
+
+@lru_cache(maxsize=64)
+def ids_of(names: frozenset[str]) -> frozenset[str]:
+    """The models that variants are of, by `name_of` or `key_of`."""
+    return frozenset(name.partition("@")[0].partition(":")[0] for name in names)

@@ -109,7 +109,7 @@ class Formed(NamedTuple):
 
 
 def _squares(lengths: Sequence[int]) -> int:
-    return sum(length * length for length in lengths)
+    return sum([length * length for length in lengths])
 
 
 def form(

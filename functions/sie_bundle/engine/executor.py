@@ -252,7 +252,8 @@ class Executor:
                     self._bulk_led = now
             if rest:
                 self._wake()  # another stream may take what is left
-        self._tell([(request_of(part), DeadlineExceededError(LATE)) for part in dropped])
+        if dropped:
+            self._tell([(request_of(part), DeadlineExceededError(LATE)) for part in dropped])
         return batch
 
     def _leave(self, rest: list[Slice], gone: Sequence[Slice]) -> None:
@@ -303,11 +304,6 @@ class Executor:
         if isinstance(computed := _passed(model, rows, wanted), _Failed):
             return self._recover(batch, computed, freed)
         ended = time.monotonic()
-        read = Reading(sum(part.tokens for part in batch), sum(part.squares for part in batch), ended - started)
-        if leads and model.fit.known:
-            self._cores.took(threads, read.seconds, model.fit.expected(read), ended)
-        if threads in (None, self._cores.usual):
-            model.fit.observe(read)
         finite = all_finite(computed)
         outcomes: list[Outcome] = []
         with self._settling:
@@ -322,7 +318,14 @@ class Executor:
                 done = Forwarded(own, request.queued, started, ended)
                 if (outcome := request.outcome(part, done, finite=finite)) is not None:
                     outcomes.append((request, outcome))
-        return self._tell(outcomes)
+        self._tell(outcomes)
+        # Last, for nobody waits for what is learned of it.
+        read = Reading(sum(part.tokens for part in batch), sum(part.squares for part in batch), ended - started)
+        if leads and model.fit.known:
+            self._cores.took(threads, read.seconds, model.fit.expected(read), ended)
+        if threads in (None, self._cores.usual):
+            model.fit.observe(read)
+        return None
 
     def _recover(self, batch: list[Slice], failed: _Failed, freed: bool) -> None:
         """Out of memory: free what is unused, then what is idle, then halve. Any other failure: each request alone.

@@ -126,6 +126,7 @@ class Fused:
         self._final_norm = self._norm(final_norm)
         self._embed = embedding
         self._embedding = _Embedding() if embedding.projection else self._tables(embedding)
+        self._rows = [t if t is None else len(t) for t in (embedding.words, embedding.positions, embedding.types)]
         sizes = _sizes(last)
         self._hidden = sizes.hidden
         self._same = {
@@ -184,14 +185,14 @@ class Fused:
         return computed if states.shape[1] == self._hidden else computed[:, : self._hidden]
 
     def _check(self, packed: Packed, tables: Sequence[Turn], sights: Sequence[Sight]) -> None:
-        ids, words, positions = packed.tokens.ids, self._embed.words, self._embed.positions
-        if ids.min() < 0 or ids.max() >= len(words):
-            raise ValueError(f"token ids from {ids.min()} to {ids.max()} for {len(words)} words")
-        if positions is not None and packed.longest + self._embed.first_position > len(positions):
-            raise ValueError(f"{packed.longest} tokens for {len(positions)} positions")
-        types, known = packed.tokens.types, self._embed.types
-        if known is not None and len(known) < (1 if types is None else 2):
-            raise ValueError(f"texts of {1 if types is None else 2} types, a pair's second text, for {len(known)}")
+        ids, (words, positions, known) = packed.tokens.ids, self._rows
+        if ids.view(np.uint64).max() >= words:  # as such, one below zero is beyond all words
+            raise ValueError(f"token ids from {ids.min()} to {ids.max()} for {words} words")
+        if positions is not None and packed.longest + self._embed.first_position > positions:
+            raise ValueError(f"{packed.longest} tokens for {positions} positions")
+        types = 1 if packed.tokens.types is None else 2
+        if known is not None and known < types:
+            raise ValueError(f"texts of {types} types, a pair's second text, for {known}")
         size = self._same["size"]
         if any(table.shape[-1] != size or len(table) < packed.longest for turn in tables for table in turn):
             raise ValueError(f"rotations that are not of {packed.longest} places of heads of {size} numbers")

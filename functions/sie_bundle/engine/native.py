@@ -101,9 +101,11 @@ def function(library: Library, name: str, result: Any, *arguments: Any, brief: b
 
 
 def address(array: npt.NDArray[Any]) -> int:
-    """Where an array's numbers lie, for one of those functions; numpy's own ``ctypes.data`` takes twice as long."""
-    place: int = array.__array_interface__["data"][0]
-    return place
+    """Where an array's numbers lie, for one of those functions; it has some, side by side, and may be written to.
+
+    numpy's own ``ctypes.data`` takes three times as long.
+    """
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # a buffer to mypy from 3.12 on
 
 
 def made(of: str, folder: Path) -> Path:

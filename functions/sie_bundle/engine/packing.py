@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,8 +85,6 @@ class Packed:
 
     tokens: Tokens
     device: torch.device
-    starts: npt.NDArray[np.int64]
-    """[n]: where text i of the caller's order begins."""
     lengths: npt.NDArray[np.int64]
     """[n], in the caller's order."""
     places: npt.NDArray[np.int64]
@@ -120,6 +118,11 @@ class Packed:
     def order(self) -> Tensor:
         """``places`` on the device."""
         return self._sent["places"]
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """[n]: where text i of the caller's order begins."""
+        return self.tokens.bounds[self.places].astype(np.int64)
 
     @cached_property
     def bounds(self) -> Tensor:
@@ -189,9 +192,8 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
     lengths = [of_rows[i] for i in order]
     if not lengths[0]:
         raise ValueError("a row without tokens")
-    bounds = _bounds(lengths)
-    places, starts = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    places[order], starts[order] = np.arange(len(rows)), bounds[:-1]
+    bounds, places = _bounds(lengths), np.empty(len(rows), np.int64)
+    places[order] = _counted(len(rows))
     types = None
     if [row.second for row in rows] != of_rows:
         types = np.concatenate([_counted(len(row.ids)) >= row.second for row in sorted_rows]).astype(np.int64)
@@ -204,7 +206,6 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
             seen=np.array([seen[i] for i in order], np.int32),
         ),
         device=device,
-        starts=starts,
         lengths=np.array(of_rows),
         places=places,
         longest=lengths[-1],
@@ -248,4 +249,4 @@ def buckets(lengths: Sequence[int], *, share: float = SHARE, slack: int = SLACK,
 
 
 def _bounds(lengths: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return np.array([0, *accumulate(lengths)], np.int32)

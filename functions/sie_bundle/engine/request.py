@@ -67,6 +67,8 @@ class Request(Entry, frozen=True, eq=False, kw_only=True):
 
     def _add(self, part: Slice, done: Forwarded) -> Forwarded | None:
         """Note what was computed of it; the whole with its last part."""
+        if part.stop - part.start == len(self.rows):
+            return done
         self.done[part.start] = done
         if sum(outputs.count(known.outputs) for known in self.done.values()) < len(self.rows):
             return None

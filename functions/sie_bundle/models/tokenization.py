@@ -7,8 +7,7 @@ only the side is theirs. Prompts and templates are put together by the operation
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -290,8 +289,11 @@ class Tokenizer:
             return [np.frombuffer(bytearray(packed(encoding.ids)), np.int64) for encoding in made]
 
         others = partial(spread, encode)
-        with _unicode(texts, name):
+        try:
             return self.plain.encode(texts, special, others) if self.plain else others(texts)
+        except TypeError:
+            _check_unicode(texts, name)
+            raise
 
     def _encodings(
         self, texts: Sequence[str | Sequence[str]], *, special: bool = True, words: bool = False, name: Name = ITEM
@@ -301,20 +303,18 @@ class Tokenizer:
         def encode(texts: Sequence[Any]) -> list[tokenizers.Encoding]:
             return self._tokenizer.encode_batch(list(texts), is_pretokenized=words, add_special_tokens=special)
 
-        with _unicode(texts, name):
+        try:
             return spread(encode, texts)
+        except TypeError:
+            _check_unicode(texts, name)
+            raise
 
 
-@contextmanager
-def _unicode(texts: Sequence[str | Sequence[str]], name: Name) -> Iterator[None]:
+def _check_unicode(texts: Sequence[str | Sequence[str]], name: Name) -> None:
     """Tell which text has unpaired surrogates: Python's strings can hold them, UTF-8 cannot."""
-    try:
-        yield
-    except TypeError:
-        for i, text in enumerate(texts):
-            if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
-                raise InvalidInputError("The text is not valid Unicode.", field=name(i)) from None
-        raise
+    for i, text in enumerate(texts):
+        if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
+            raise InvalidInputError("The text is not valid Unicode.", field=name(i)) from None
 
 
 def end_token(spec: ModelSpec) -> str:

@@ -15,8 +15,8 @@ OVERFLOW_POLICIES = ("default", "truncate_text", "error")
 
 def longest_text(given: Mapping[str, Any] | None, *own: str | None) -> int:
     """The characters of the longest text among options as they came, and others."""
-    values = [*(given or {}).values(), *own]
-    return max((len(value) for value in values if isinstance(value, str)), default=0)
+    values = [*given.values(), *own] if given else own
+    return max([len(value) for value in values if isinstance(value, str)], default=0)
 
 
 class Options:
@@ -55,6 +55,8 @@ class Options:
 
     def count(self, name: str, default: int, high: int) -> int:
         """A whole number from 1 to ``high``."""
+        if self._given.get(name) is None:
+            return default
         value = self._typed(name, int, default, f"a whole number from 1 to {high}", high)
         if isinstance(value, bool) or not 1 <= value <= high:
             raise self.wrong(name, f"a whole number from 1 to {high}", limit=high)

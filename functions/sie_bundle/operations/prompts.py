@@ -7,6 +7,7 @@ a text; without one an instruction, or else the model's prompt, stands before it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sie_bundle.operations.options import Options, longest_text
@@ -57,12 +58,21 @@ def prompted(
 def repeated(texts: Sequence[str], tasks: Tasks, given: Mapping[str, Any] | None, instruction: str | None) -> int:
     """The most characters that `prompted` adds, whatever option is which; what is wrong with them is said there."""
     task = tasks.dense or Dense(dim=1)
-    chosen = [value for value in (given or {}).values() if isinstance(value, str)]
+    each, again = _of_model(task) if not given and instruction is None else _most(task, given, instruction)
+    return each * len(texts) + (again and again * sum(map(len, texts)))
+
+
+def _most(task: Dense, given: Mapping[str, Any] | None = None, instruction: str | None = None) -> tuple[int, int]:
+    """The most characters that stand beside a text, and how often it may come once more."""
+    chosen = [value for value in given.values() if isinstance(value, str)] if given else []
     chosen += [task.query_template, task.document_template]
     place = longest_text(given, instruction, task.instruction, task.query_prompt, task.document_prompt)
-    each = max(len(one) + one.count("{instruction}") * place for one in chosen)
-    again = max(0, *(one.count("{text}") - 1 for one in chosen))
-    return max(place, each) * len(texts) + again * sum(map(len, texts))
+    each = max([len(one) + one.count("{instruction}") * place for one in chosen])
+    return max(place, each), max(0, *[one.count("{text}") - 1 for one in chosen])
+
+
+_of_model = lru_cache(maxsize=1024)(_most)
+"""The same of a model's own, which most requests leave as they are."""
 
 
 def check_repeated(characters: int, texts: int, field: str) -> None:

@@ -24,7 +24,7 @@ from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.tier import Tier, base
 from sie_config.model.model_spec import ModelSpec
-from sie_config.model.variant import key_of, name_of, variant
+from sie_config.model.variant import ids_of, key_of, name_of, variant
 from sie_sdk.errors import OutOfMemoryError, SIEError, WeightsUnavailableError
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ log = logging.getLogger("sie.bundle.residency")
 
 RELEASE_S = 1.0
 """So long a load waits for the requests that still compute with models which were let go for it."""
-
 LOOK_S = 0.005
 """How often it looks whether they have."""
 
@@ -122,7 +121,15 @@ class Residency:
 
     def loading(self) -> tuple[str, ...]:
         """Those on their way in."""
-        return tuple(name_of(spec) for spec in self._loads)
+        return tuple(map(name_of, self._loads))
+
+    def models(self) -> Collection[str]:
+        """The ids of the models that are loaded, with whatever LoRA. Asked for with every request."""
+        return ids_of(self._models.known)
+
+    def models_loading(self) -> Collection[str]:
+        """Of those on their way in."""
+        return ids_of(frozenset(self.loading())) if self._loads else ()
 
     def is_loading(self) -> bool:
         """Whether any is. May be asked by any thread."""

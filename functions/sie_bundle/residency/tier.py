@@ -23,7 +23,13 @@ T = TypeVar("T")
 
 class _Entry(msgspec.Struct, Generic[T]):
     thing: T | None
-    held: Held
+    placed: Held
+    """As it was when it was put here."""
+    used: float
+
+    @property
+    def held(self) -> Held:
+        return self.placed._replace(used=self.used)
 
 
 def base(name: str) -> str:
@@ -48,6 +54,8 @@ class Tier(Generic[T]):
         self._entries: dict[str, _Entry[T]] = {}
         self._reserved: dict[str, int] = {}
         self._leaving: list[tuple[Callable[[], T | None], int]] = []
+        self.known: frozenset[str] = frozenset()
+        """The names of what is held, versions included."""
         self.gone = 0
         """How many were let go so far."""
 
@@ -56,19 +64,19 @@ class Tier(Generic[T]):
         with self._lock:
             self._pinned = frozenset(names)
             for name, entry in self._entries.items():
-                entry.held = entry.held._replace(pinned=base(name) in self._pinned)
+                entry.placed = entry.placed._replace(pinned=base(name) in self._pinned)
 
     def names(self) -> tuple[str, ...]:
         """What is held, least recently used first."""
         with self._lock:
-            return tuple(sorted(self._entries, key=lambda name: self._entries[name].held.used))
+            return tuple(sorted(self._entries, key=lambda name: self._entries[name].used))
 
     @property
     def bytes(self) -> int:
         """What all that is held, leaving or on its way in takes."""
         with self._lock:
             self._leaving = [(ref, size) for ref, size in self._leaving if ref() is not None]
-            held = sum(entry.held.bytes for entry in self._entries.values())
+            held = sum(entry.placed.bytes for entry in self._entries.values())
             return held + sum(self._reserved.values()) + sum(size for _, size in self._leaving)
 
     def find(self, name: str) -> T | None:
@@ -76,7 +84,7 @@ class Tier(Generic[T]):
         with self._lock:
             if (entry := self._entries.get(name)) is None:
                 return None
-            entry.held = entry.held._replace(used=self._clock())
+            entry.used = self._clock()
             return entry.thing
 
     def put(self, name: str, thing: T, size: int) -> None:
@@ -85,7 +93,8 @@ class Tier(Generic[T]):
             self.let_go(name)
             self._reserved.pop(name, None)
             now = self._clock()
-            self._entries[name] = _Entry(thing, Held(name, size, now, now, base(name) in self._pinned))
+            self._entries[name] = _Entry(thing, Held(name, size, now, now, base(name) in self._pinned), now)
+            self.known = frozenset(self._entries)
 
     def most(self, name: str) -> int:
         """So many bytes fit under that name, once all else is gone that may go."""
@@ -169,8 +178,9 @@ class Tier(Generic[T]):
                 self._entries[name] = entry
                 return False
             self.gone += 1
+            self.known = frozenset(self._entries)
             if thing is not None:
-                self._leaving.append((ref, entry.held.bytes))
+                self._leaving.append((ref, entry.placed.bytes))
             return True
 
     def _beside(self, name: str) -> list[Held]:

@@ -106,7 +106,7 @@ class Dialects:
             raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
         memory.of(request.scope).take(len(reply.data))
         body = await self._answers.in_json(reply.data, lambda data: write(data, own_id))
-        return Response(body, headers=self._answers.computed(reply), media_type=wire.JSON)
+        return self._answers.told(Response(body, media_type=wire.JSON), reply)
 
     async def _checked(
         self, spoken: Spoken, request: Request, headers: Headers, terms: Terms, own_id: str, accepted: float
