@@ -43,8 +43,9 @@ class Settings(msgspec.Struct, frozen=True):
     """``auto``: bfloat16 where the device is faster with it, which a CPU tries once; on other CPUs float16 for the
     weights, float32 for what is computed with them. Or one of the three."""
     kernels: Literal["auto", "off"] = "auto"
-    """``auto``: a pass on a CPU is compiled code, which images have for every CPU, and which is elsewhere made once
-    where there is a C++ compiler, and kept in the user's cache. ``off``: torch computes each step."""
+    """``auto``: a pass on a CPU and the reading of plain texts are compiled code, which images have for every CPU, and
+    which is elsewhere made once where there is a C++ compiler, and kept in the user's cache. ``off``: torch computes
+    each step, and Python reads texts."""
     model_bytes: Bytes = 8 * 1024**3
     """The most bytes of models on the device; the least recently used goes first."""
     host_bytes: Annotated[int, msgspec.Meta(ge=0)] = 8 * 1024**3

@@ -45,9 +45,8 @@ class Unfit(Gated):
         (Odd(raises(MemoryError)), partial(Executor, free=broken)),
         (Odd(raises(MemoryError)), partial(Executor, relieve=broken)),
         (Odd(lambda count: dict.fromkeys(range(count))), Executor),
-        (Unfit(), Executor),
     ],
-    ids=["free", "relieve", "outputs", "fit"],
+    ids=["free", "relieve", "outputs"],
 )
 async def test_whatever_fails_beside_a_pass_is_told_and_its_thread_goes_on(
     model: Gated, made: Callable[[], Executor]
@@ -61,6 +60,17 @@ async def test_whatever_fails_beside_a_pass_is_told_and_its_thread_goes_on(
         assert vectors(await executor.forward(healthy, rows(4), HEADS)).tolist() == [[4]]
     assert not executor.lost.done()
     await asyncio.to_thread(executor.close)
+
+
+async def test_what_fails_when_all_are_answered_takes_no_answer_back(caplog: pytest.LogCaptureFixture) -> None:
+    executor, unfit = Executor(), Unfit()
+    unfit.gate.set()
+    async with asyncio.timeout(10):
+        for count in (1, 4):
+            assert vectors(await executor.forward(unfit, rows(count), HEADS)).tolist() == [[count]]
+    await asyncio.to_thread(executor.close)
+    assert caplog.text.count(f"RuntimeError: {ILLEGAL}") == 2
+    assert not executor.lost.done()
 
 
 async def test_of_a_device_that_is_lost_all_who_wait_are_told_that_this_worker_leaves() -> None:

@@ -132,7 +132,8 @@ def test_the_command_makes_every_variant_for_an_image_without_torch(tmp_path: Pa
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert sorted(said.split()) == sorted(map(str, tmp_path.iterdir()))
-    assert {path.name.split("-")[1] for path in tmp_path.iterdir()} == {*native.VARIANTS}
+    made = {path.name.rpartition("-")[0] for path in tmp_path.iterdir()}
+    assert made == {native.WORDS, *(f"pass-{of}" for of in native.VARIANTS)}
 
 
 def test_the_command_says_what_is_missing(

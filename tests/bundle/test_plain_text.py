@@ -1,4 +1,7 @@
-"""Plain texts: the same tokens word by word from memory as from the tokenizer, whatever stands in a text."""
+"""Plain texts: the same tokens word by word from memory as from the tokenizer, whatever stands in a text.
+
+By Python, and by compiled code where there is any: `made_of` has both.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from sie_bundle.engine import native
 from sie_bundle.engine.row import Ids
-from sie_bundle.models import plain_text
+from sie_bundle.models import words as words_module
 from sie_bundle.models.plain_text import LATELY, Encode, PlainText
 from sie_bundle.models.tokenization import Tokenizer
 
@@ -56,8 +60,23 @@ def lists(made: Sequence[Ids]) -> list[list[int]]:
     return [ids.tolist() for ids in made]
 
 
+LIBRARY = native.library(native.WORDS, native.KEPT)
+WAYS = [False, True] if LIBRARY else [False]
+by_each_way = pytest.mark.parametrize("compiled", WAYS, ids=lambda compiled: "compiled" if compiled else "python")
+
+
+def made_of(tokenizer: tokenizers.Tokenizer, *, compiled: bool = False) -> PlainText:
+    plain = PlainText.of(tokenizer)
+    assert plain
+    if compiled:
+        assert LIBRARY
+        plain.compile(LIBRARY)
+    return plain
+
+
 TOKENIZERS = [made(lowercase=lowercase) for lowercase in (True, False)]
-PLAIN = [PlainText.of(tokenizer) for tokenizer in TOKENIZERS]
+PLAIN = [made_of(tokenizer) for tokenizer in TOKENIZERS]
+COMPILED = [made_of(tokenizer, compiled=len(WAYS) > 1) for tokenizer in TOKENIZERS]
 """These have met words before."""
 
 
@@ -66,13 +85,14 @@ PLAIN = [PlainText.of(tokenizer) for tokenizer in TOKENIZERS]
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.sampled_from(WAYS),
 )
 def test_plain_texts_have_the_tokens_that_the_tokenizer_gives_them(
-    texts: list[str], lowercase: bool, special: bool, new: bool
+    texts: list[str], lowercase: bool, special: bool, new: bool, compiled: bool
 ) -> None:
     whole = TOKENIZERS[lowercase]
-    plain = PlainText.of(whole) if new else PLAIN[lowercase]
-    assert plain
+    known = COMPILED if compiled else PLAIN
+    plain = made_of(whole, compiled=compiled) if new else known[lowercase]
     encode = ids_by(whole, special)
     got = plain.encode(texts, special, encode)
     assert lists(got) == lists(encode(texts))
@@ -87,19 +107,21 @@ def test_a_plain_text_never_meets_the_normalizer(text: str) -> None:
     assert own[0] == 1
 
 
-def test_a_word_is_asked_for_once_and_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_text, "KEPT_WORDS", 4)
-    monkeypatch.setattr(plain_text, "ASKED_WORDS", 2)
+@by_each_way
+def test_a_word_is_asked_for_once_and_forgotten_when_there_are_too_many(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words_module, "KEPT_WORDS", 4)
+    monkeypatch.setattr(words_module, "ASKED_WORDS", 2)
     whole = made(lowercase=True)
-    plain = PlainText.of(whole)
-    assert plain
+    plain = made_of(whole, compiled=compiled)
     words = plain._words
 
     def kept(text: str) -> set[bytes]:
         assert lists(plain.encode([text], True, never)) == lists(ids_by(whole)([text]))
         return set(words._kept)
 
-    long = "a" * (plain_text.KEPT_LETTERS + 1)
+    long = "a" * (words_module.KEPT_LETTERS + 1)
     assert kept("hello c hello world") == {b"hello", b"c", b"world"}
     known = words._kept[b"hello"]
     assert kept("hello a") == {b"hello", b"c", b"world", b"a"}
@@ -109,11 +131,12 @@ def test_a_word_is_asked_for_once_and_forgotten_when_there_are_too_many(monkeypa
     assert kept("a c d e f") == set(), "more than may be kept"
 
 
-def test_several_threads_learn_words_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_text, "KEPT_WORDS", 8)  # so that they are forgotten again and again
+@by_each_way
+def test_several_threads_learn_words_at_once(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words_module, "KEPT_WORDS", 8)  # so that they are forgotten again and again
+    monkeypatch.setattr(words_module, "BRIEF", 0)  # so that all of them read at a time
     whole = made(lowercase=True)
-    plain = PlainText.of(whole)
-    assert plain
+    plain = made_of(whole, compiled=compiled)
     texts = [" ".join(string.ascii_letters[i : i + 5]) for i in range(40)]
     wanted = lists(ids_by(whole)(texts))
     with ThreadPoolExecutor(4) as threads:
@@ -122,9 +145,9 @@ def test_several_threads_learn_words_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("text", ["hello [SEP] world", "caf\xe9", "a\0b", "a\x0bb", "a\x7fb", "<X>", "anew", "Arger"])
-def test_any_other_text_does(text: str) -> None:
-    plain = PlainText.of(made(lowercase=True))
-    assert plain
+@by_each_way
+def test_any_other_text_does(compiled: bool, text: str) -> None:
+    plain = made_of(made(lowercase=True), compiled=compiled)
     met: list[str] = []
 
     def normalized(texts: Sequence[str]) -> list[Ids]:
@@ -135,10 +158,11 @@ def test_any_other_text_does(text: str) -> None:
     assert met == [text]
 
 
-def test_it_is_quick_while_few_texts_are_of_new_words_or_not_plain() -> None:
+@by_each_way
+def test_it_is_quick_while_few_texts_are_of_new_words_or_not_plain(compiled: bool) -> None:
     whole = made(lowercase=True)
-    plain = PlainText.of(whole)
-    assert plain and not plain.quick
+    plain = made_of(whole, compiled=compiled)
+    assert not plain.quick
     plain.encode(["hello world"], True, never)
     assert not plain.quick, "its words were new"
     plain.encode(["hello world"] * 4, True, never)
@@ -151,11 +175,31 @@ def test_it_is_quick_while_few_texts_are_of_new_words_or_not_plain() -> None:
     assert not plain.quick, "what was is forgotten"
 
 
-@pytest.mark.parametrize("mark", string.punctuation)
-def test_each_mark_is_a_word_of_its_own(mark: str) -> None:
+@pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
+def test_compiled_code_reads_what_is_known_and_leaves_the_rest_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = made(lowercase=True)
-    plain = PlainText.of(whole)
-    assert plain
+    plain = made_of(whole)
+    letters, tokens = "a" * words_module.LETTERS, "z" * words_module.TOKENS
+    by_python = {"hello caf\xe9", f"hello {letters}a", f"{tokens}z world", "a\0b", "a new one", letters}
+    texts = ["Hello, world.", *by_python, f"Hello {tokens} world", "", "\t"]
+    wanted = lists(plain.encode(texts, True, ids_by(whole)))
+    assert LIBRARY
+    plain.compile(LIBRARY)
+    for text, ids, own in zip(texts, plain._words.read(texts, True), wanted, strict=True):
+        assert (None if ids is None else ids.tolist()) == (None if text in by_python else own)
+    assert lists(plain.encode(texts, True, ids_by(whole))) == wanted
+    words = plain._words
+    plain.compile(LIBRARY)  # as with each model that is made of one tokenizer
+    monkeypatch.setattr(words, "ids", never)
+    assert lists(plain.encode(["hello world"] * 100, False, never)) == [[3, 4]] * 100
+
+
+@by_each_way
+@pytest.mark.parametrize("mark", string.punctuation)
+def test_each_mark_is_a_word_of_its_own(compiled: bool, mark: str) -> None:
+    whole = made(lowercase=True)
+    plain = made_of(whole, compiled=compiled)
+    plain.encode([f"a b {mark}"], False, never)
     (own,) = plain.encode([f"a{mark}b{mark}{mark}"], False, never)
     assert own.tolist() == whole.encode(f"a {mark} b {mark} {mark}", add_special_tokens=False).ids
     assert len(own) == 5

@@ -1,10 +1,11 @@
-"""The compiled code of a CPU's pass: found for this machine's instructions, or made once by its C++ compiler.
+"""Compiled code: found for this machine's instructions, or made once by its C++ compiler.
 
 Owns which variant of ``kernels/`` this CPU runs, where libraries are kept, and how one is made. What is called in them
-is ``fused``'s. Nothing depends on it: where there is neither a library nor a compiler, torch computes each step.
+is ``fused``'s, and ``models.words``'. Nothing depends on it: where there is neither a library nor a compiler, torch
+computes each step of a pass, and Python reads texts.
 
     python -m sie_bundle.engine.native               make what this machine needs now, and not at its first request
-    python -m sie_bundle.engine.native --all FOLDER  every variant into a folder, as images do; torch is not needed
+    python -m sie_bundle.engine.native --all FOLDER  all there is into a folder, as images do; torch is not needed
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ SOURCES = Path(__file__).parent / "kernels"
 KEPT = Path(default_cache()) / "kernels"
 """The folder of the user's cache where libraries are kept."""
 
-_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_PASS = ("-fopenmp", "-mfma", "-mf16c", "-fno-math-errno", "-fno-trapping-math")
+_AVX512 = (*_PASS, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 # Only Intel's CPUs have tiles. Tuned for any CPU a pass takes 3 % longer on them.
 _AMX = ("-mamx-tile", "-mamx-bf16", "-mtune=icelake-server")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "amx": ("-DSIE_BFLOAT16", "-DSIE_AMX", *_AVX512, "-mavx512bf16", *_AMX),
     "avx512_bf16": ("-DSIE_BFLOAT16", *_AVX512, "-mavx512bf16"),
     "avx512": _AVX512,
-    "avx2": ("-mavx2",),
+    "avx2": (*_PASS, "-mavx2"),
 }
 """The compiler's flags by instruction set; the first two multiply bfloat16, the others float32."""
+WORDS = "words"
+"""What reads texts, the same for every CPU."""
 
 # Nothing of the C++ library is used. That of OpenMP is the one that torch has loaded: one pool of threads for both.
-FLAGS = (
-    *("-O3", "-std=c++17", "-shared", "-fPIC", "-Wl,--as-needed", "-fopenmp", "-mfma", "-mf16c"),
-    *("-fno-math-errno", "-fno-trapping-math"),
-)
+FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-Wl,--as-needed")
 COMPILERS = ("g++", "c++")
 
 
@@ -85,9 +86,9 @@ def library(of: str, folder: Path) -> Library | None:
         path = packaged if packaged.exists() else made(of, folder)
         found = Library(str(path))
     except OSError as error:
-        log.warning("torch computes each step of a pass, which takes up to twice as long: %s", error)
+        log.warning("without %s torch computes each step of a pass, or Python reads texts: %s", packaged.name, error)
         return None
-    log.info("passes are computed by %s", path)
+    log.info("compiled code: %s", path)
     return found
 
 
@@ -124,7 +125,7 @@ def made(of: str, folder: Path) -> Path:
     # Whoever looks for it finds all of it or nothing, however many make it at once.
     with tempfile.TemporaryDirectory(dir=folder) as beside:
         unfinished = Path(beside) / path.name
-        command = [*compiler, *FLAGS, *VARIANTS[of], str(SOURCES / "pass.cpp"), "-o", str(unfinished)]
+        command = [*compiler, *FLAGS, *VARIANTS.get(of, ()), str(SOURCES / _source(of)), "-o", str(unfinished)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise OSError(f"{compiler[0]} failed: {done.stderr.strip()[-500:]}")
@@ -140,13 +141,17 @@ def _named(cxx: str) -> list[str]:
         raise OSError(f"CXX={cxx!r} is no command: {error}") from error
 
 
+def _source(of: str) -> str:
+    return "words.cpp" if of == WORDS else "pass.cpp"
+
+
 @functools.cache
 def _name(of: str) -> str:
     """A library's file, named by all that it is made from."""
-    digest = hashlib.sha256(" ".join((*FLAGS, *VARIANTS[of])).encode())
-    for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")]):
+    digest = hashlib.sha256(" ".join((*FLAGS, *VARIANTS.get(of, ()))).encode())
+    for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob(_source(of))]):
         digest.update(source.read_bytes())
-    return f"pass-{of}-{digest.hexdigest()[:16]}.so"
+    return f"{of if of == WORDS else f'pass-{of}'}-{digest.hexdigest()[:16]}.so"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -160,14 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = parser.parse_args(arguments).all
     try:
         if folder:
-            paths = [made(of, folder) for of in VARIANTS]
+            paths = [made(of, folder) for of in (*VARIANTS, WORDS)]
         else:
             from sie_bundle.engine import precision
 
             dtypes = {precision.arithmetic(precision.CPU, precision.precision(precision.CPU))}
-            paths = [made(of, KEPT) for of in map(variant, dtypes) if of]
+            paths = [made(of, KEPT) for of in (*map(variant, dtypes), WORDS) if of]
     except OSError as error:
-        sys.stdout.write(f"No compiled kernels, so torch computes each step of a pass: {error}.\n")
+        sys.stdout.write(f"No compiled code, so torch computes each step, and Python reads texts: {error}.\n")
         if folder:
             sys.exit(1)
     else:

@@ -112,6 +112,8 @@ class EncoderModel:
         on = torch.device(device)
         self.spec = checkpoint.spec
         self.tokenizer = checkpoint.tokenizer
+        if kernels and self.tokenizer.plain and (words := native.library(native.WORDS, kernels)):
+            self.tokenizer.plain.compile(words)
         self.labels = (extract.labels if extract else ()) or architecture.config.labels
         self.fit = Fit()
         with torch.inference_mode():

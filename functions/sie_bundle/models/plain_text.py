@@ -2,23 +2,24 @@
 
 Owns which texts those are: of ASCII, without control characters and without a token's name in them. All that BERT's
 normalizer does to one is to lower its letters, and all that its pre-tokenizer does is to split at spaces and around
-marks. Each word is tokenized by itself then, so what a word's tokens are is asked once. The tokens are the same.
+marks. Each word is tokenized by itself then, so what a word's tokens are is asked once (``words``). The tokens are the
+same.
 """
 
 from __future__ import annotations
 
 import json
 import string
-from collections.abc import Callable, Iterable, Sequence
-from struct import pack
+from collections.abc import Callable, Sequence
 from typing import Self
 
-import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from sie_bundle.engine.native import Library
 from sie_bundle.engine.row import Ids
 from sie_bundle.models.spread import lot_by_lot
+from sie_bundle.models.words import Alphabet, Words
 
 CHARACTERS = 8
 """Of a text, for each token that it may have at most, are read first: a token of English has four or five."""
@@ -29,11 +30,6 @@ UNSEEN = b"\0"
 MARKS = {ord(mark): (mark.encode(), f" {mark} ".encode()) for mark in string.punctuation}
 """Each of them is a word of its own."""
 UNMARKED = bytes(code for code in range(128) if code not in MARKS)
-
-KEPT_WORDS, KEPT_LETTERS = 32_768, 32
-"""Words of a tokenizer that are kept, and letters of each at most: some 4 MB."""
-ASKED_WORDS = 1_024
-"""Words at most that the tokenizer is asked for at a time: what it answers takes a tenth of a kilobyte for each."""
 
 NEW, LATELY = 0.25, 1_024
 """Up to this share of the last so many texts may have words that are new, for the next to be called quick."""
@@ -85,7 +81,8 @@ class PlainText:
         """[tokens] of each text, with the ids around it if ``special``; ``others`` encodes what is not plain."""
 
         def each(texts: Sequence[str]) -> list[Ids | None]:
-            return [None if (left := self._plain(text)) is None else self._words.ids(left, special) for text in texts]
+            read = zip(texts, self._words.read(texts, special), strict=True)
+            return [self._by_words(text, special) if ids is None else ids for text, ids in read]
 
         misses = self._words.misses
         made = lot_by_lot(each, texts)
@@ -95,6 +92,15 @@ class PlainText:
             rest = iter(others(other))
             return [next(rest) if ids is None else ids for ids in made]
         return [ids for ids in made if ids is not None]
+
+    def compile(self, library: Library) -> None:
+        """Let compiled code read the texts whose words are kept."""
+        self._words.compile(library, Alphabet(self._as_left, MARKS, self._names))
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it does."""
+        return self._words.compiled
 
     @property
     def quick(self) -> bool:
@@ -110,6 +116,9 @@ class PlainText:
             self._met, self._slow = self._met // 2, self._slow // 2
         self._met, self._slow = self._met + texts, self._slow + slow
 
+    def _by_words(self, text: str, special: bool) -> Ids | None:
+        return None if (left := self._plain(text)) is None else self._words.ids(left, special)
+
     def _plain(self, text: str) -> bytes | None:
         """The text as normalizer and pre-tokenizer would leave it, words between spaces; None: it is not plain."""
         if not text.isascii():
@@ -124,57 +133,3 @@ class PlainText:
         for mark in {*left.translate(None, UNMARKED)}:
             left = left.replace(*MARKS[mark])
         return left
-
-
-class Words:
-    """Words with their tokens, asked of a tokenizer and kept. For several threads at once."""
-
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        self._tokenizer = tokenizers.Tokenizer(tokenizer.model)
-        self._tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        encoding = tokenizer.encode("a")
-        ids = np.array(encoding.ids, np.int64)
-        (own,) = np.nonzero(np.array(encoding.special_tokens_mask) == 0)
-        self._before, self._after = ids[: own[0]].tobytes(), ids[own[-1] + 1 :].tobytes()
-        self.misses = 0
-        """Texts, of several threads, that had words which were not kept."""
-        self._kept: dict[bytes, bytes] = {}
-        """The ids of each word, as they lie in memory: those of a text are these, one behind the other."""
-
-    def ids(self, text: bytes, special: bool) -> Ids:
-        """[tokens] of a text whose words stand between spaces; with the ids around it if ``special``."""
-        words = text.split()
-        before, after = (self._before, self._after) if special else (b"", b"")
-        try:
-            ids = b"".join([before, *map(self._kept.__getitem__, words), after])
-        except KeyError:
-            ids = b"".join([before, *self._asked(words), after])
-        return np.frombuffer(bytearray(ids), np.int64)  # of bytes, it could not be written to, as torch wants it
-
-    def _asked(self, words: list[bytes]) -> Iterable[bytes]:
-        """The ids of each word, some of which are new."""
-        self.misses += 1
-        kept = self._kept
-        found = {word: kept.get(word) for word in words}
-        new = [word for word, ids in found.items() if ids is None]
-        made: dict[bytes, bytes] = {}
-        for start in range(0, len(new), ASKED_WORDS):
-            some = new[start : start + ASKED_WORDS]
-            # As one text: each by itself takes twice as long. The fast way does not tell which word a token is of.
-            (encoding,) = self._tokenizer.encode_batch([b" ".join(some).decode()], add_special_tokens=False)
-            told, word_ids = packed(encoding.ids), np.array(encoding.word_ids, np.int64)
-            places = (8 * np.searchsorted(word_ids, np.arange(len(some) + 1))).tolist()
-            made |= {word: told[start:stop] for word, start, stop in zip(some, places, places[1:], strict=False)}
-        self._keep({word: made[word] for word in new if len(word) <= KEPT_LETTERS})
-        return [made[word] if (ids := found[word]) is None else ids for word in words]
-
-    def _keep(self, made: dict[bytes, bytes]) -> None:
-        if len(self._kept) + len(made) > KEPT_WORDS:
-            self._kept = {}  # those that are met often are soon there again
-        if len(made) <= KEPT_WORDS:
-            self._kept.update(made)
-
-
-def packed(ids: Sequence[int]) -> bytes:
-    """Numbers as int64 in memory: read twice as fast as numpy reads them."""
-    return pack(f"{len(ids)}q", *ids)

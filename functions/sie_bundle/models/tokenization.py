@@ -18,8 +18,9 @@ import tokenizers
 from tokenizers import processors
 
 from sie_bundle.engine.row import Ids, Row, row
-from sie_bundle.models.plain_text import PlainText, packed
+from sie_bundle.models.plain_text import PlainText
 from sie_bundle.models.spread import spread
+from sie_bundle.models.words import packed
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailedError
 

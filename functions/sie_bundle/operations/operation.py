@@ -20,8 +20,8 @@ from sie_bundle.engine.row import Row
 from sie_bundle.operations.aside import (
     INLINE_BYTES,
     INLINE_ITEMS,
-    QUICK_INLINE_BYTES,
     Aside,
+    bytes_read_at_once,
     parsed_at_once,
     written_at_once,
 )
@@ -101,7 +101,7 @@ class Operation(Generic[Parsed]):
         request = await self._aside(work, parsed_at_once(size), lambda: self._parse(work.data))
         spec = await spec_of(self._registry, work)
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
-        most = self._read_at_once(model, work)
+        most = bytes_read_at_once(self._inline_bytes, model.tokenizer.plain, bulk=work.priority == "bulk")
         small = size <= most and len(request.items) <= INLINE_ITEMS
         small = small and size + self._repeated(spec, request) <= most
         plan = await self._aside(work, small, lambda: self._plan(model, spec, request))
@@ -120,11 +120,6 @@ class Operation(Generic[Parsed]):
 
         short = not plan.long and written_at_once(len(plan.rows), done.outputs.values())
         return await self._aside(work, short, finish)
-
-    def _read_at_once(self, model: Model, work: Work) -> int:
-        """Bytes of a request, with what stands beside each of its texts, that are tokenized on the event loop."""
-        quick = work.priority != "bulk" and (plain := model.tokenizer.plain) is not None and plain.quick
-        return max(self._inline_bytes, QUICK_INLINE_BYTES) if quick else self._inline_bytes
 
     async def _forward(self, model: Model, plan: Plan, work: Work) -> Forwarded:
         if not plan.rows:  # MaxSim over vectors that all came with the request
