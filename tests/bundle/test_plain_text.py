@@ -6,7 +6,7 @@ By Python, and by compiled code where there is any: `made_of` has both.
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,6 +40,14 @@ def made(*, lowercase: bool, clean_text: bool = True) -> tokenizers.Tokenizer:
     tokenizer.add_tokens([tokenizers.AddedToken("<x>", lstrip=True), tokenizers.AddedToken("Ärger", normalized=True)])
     tokenizer.add_tokens([tokenizers.AddedToken("NEW", normalized=True, single_word=True)])
     return tokenizer
+
+
+@pytest.fixture(autouse=True, scope="module")
+def however_short() -> Iterator[None]:
+    """Compiled code reads all texts that it can."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(words_module, "FEW", 0)
+        yield
 
 
 def ids_by(tokenizer: tokenizers.Tokenizer, special: bool = True) -> Encode:
@@ -192,6 +200,15 @@ def test_compiled_code_reads_what_is_known_and_leaves_the_rest_to_python(monkeyp
     plain.compile(LIBRARY)  # as with each model that is made of one tokenizer
     monkeypatch.setattr(words, "ids", never)
     assert lists(plain.encode(["hello world"] * 100, False, never)) == [[3, 4]] * 100
+
+
+@pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
+def test_a_short_text_alone_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = made_of(made(lowercase=True), compiled=True)
+    plain.encode(["hello"], True, never)
+    monkeypatch.setattr(words_module, "FEW", len("hello") + 1)
+    assert plain._words.read(["hello"], True) == [None]
+    assert [ids is not None and ids.tolist() for ids in plain._words.read(["hello"] * 2, True)] == [[1, 3, 2]] * 2
 
 
 @by_each_way

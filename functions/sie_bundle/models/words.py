@@ -25,8 +25,9 @@ KEPT_WORDS, KEPT_LETTERS = 32_768, 32
 ASKED_WORDS = 1_024
 """Words at most that the tokenizer is asked for at a time: what it answers takes a tenth of a kilobyte for each."""
 
-BRIEF = 8_192
-"""Characters that are read in a moment, some 20 us; for more, Python's lock is let go."""
+FEW, BRIEF = 256, 8_192
+"""Fewer characters Python reads as soon as it has called; so many are read in a moment, some 40 us; for more, Python's
+lock is let go."""
 
 BYTES, WORD_BYTES = 256, 64
 LETTERS, TOKENS = 24, 8
@@ -64,8 +65,10 @@ class Words:
         return self._compiled is not None
 
     def read(self, texts: Sequence[str], special: bool) -> list[Ids | None]:
-        """[tokens] of each text whose words are all kept, as compiled code finds them; None of others."""
-        return self._compiled.read(texts, special) if self._compiled else [None] * len(texts)
+        """[tokens] of each text that compiled code reads, for all its words are kept; None of others."""
+        if self._compiled is None or (len(texts) == 1 and len(texts[0]) < FEW):
+            return [None] * len(texts)
+        return self._compiled.read(texts, special)
 
     def ids(self, text: bytes, special: bool) -> Ids:
         """[tokens] of a text whose words stand between spaces; with the ids around it if ``special``."""
