@@ -7,7 +7,10 @@
 #   make fuzz           a million broken requests, and half an hour of schemathesis (FUZZ=100000 for fewer)
 #   make build          the wheel
 #   make images         the functions' images, with docker or buildah, and their sizes (ARGS=--cuda for that one)
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The system's before one that was compiled here: distributions let the compiler go by a profile of Python, pyenv does
+# not by itself, and what a request takes of Python is then a fifth to a third longer (bench/README.md).
+PYTHON ?= $(shell for each in /usr/bin/python3.11 python3.11; do \
+  if $$each -c 'import ensurepip' 2>/dev/null; then command -v $$each && exit; fi; done; command -v python3)
 VENV   ?= .venv
 PORT   ?= 8080
 BIN    := $(VENV)/bin
