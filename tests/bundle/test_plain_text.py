@@ -203,6 +203,15 @@ def test_compiled_code_reads_what_is_known_and_leaves_the_rest_to_python(monkeyp
 
 
 @pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
+def test_what_waits_for_a_pass_are_tokens_and_no_room_for_letters() -> None:
+    plain = made_of(made(lowercase=True), compiled=True)
+    texts = ["hello world " * 100] * 4
+    plain.encode(texts, True, never)
+    (kept,) = {id(ids.base): ids.base for ids in plain.encode(texts, True, never)}.values()
+    assert isinstance(kept, np.ndarray) and kept.base is None and kept.nbytes == 4 * 202 * 8
+
+
+@pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
 def test_a_short_text_alone_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = made_of(made(lowercase=True), compiled=True)
     plain.encode(["hello"], True, never)

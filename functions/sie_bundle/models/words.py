@@ -177,10 +177,13 @@ class Compiled:
         run = self._brief if len(whole) <= BRIEF else self._longer
         at, of = ctypes.addressof(table), ctypes.addressof(self._alphabet)
         run(at, of, whole.encode(), address(room), len(texts), special)
+        sizes = room[: len(texts)].tolist()
+        # A copy, for there was room for a token of each character, and rows wait for their pass with what they are of.
+        ids = room[len(texts) : len(texts) + sum(size for size in sizes if size > 0)].copy()
         made: list[Ids | None] = []
-        first = len(texts)
-        for size in room[:first].tolist():
-            made.append(None if size < 0 else room[first : first + size])
+        first = 0
+        for size in sizes:
+            made.append(None if size < 0 else ids[first : first + size])
             first += max(0, size)
         return made
 
