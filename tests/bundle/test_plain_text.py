@@ -70,6 +70,7 @@ def lists(made: Sequence[Ids]) -> list[list[int]]:
 
 LIBRARY = native.library(native.WORDS, native.KEPT)
 WAYS = [False, True] if LIBRARY else [False]
+needs_compiler = pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
 by_each_way = pytest.mark.parametrize("compiled", WAYS, ids=lambda compiled: "compiled" if compiled else "python")
 
 
@@ -183,7 +184,7 @@ def test_it_is_quick_while_few_texts_are_of_new_words_or_not_plain(compiled: boo
     assert not plain.quick, "what was is forgotten"
 
 
-@pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
+@needs_compiler
 def test_compiled_code_reads_what_is_known_and_leaves_the_rest_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = made(lowercase=True)
     plain = made_of(whole)
@@ -202,7 +203,7 @@ def test_compiled_code_reads_what_is_known_and_leaves_the_rest_to_python(monkeyp
     assert lists(plain.encode(["hello world"] * 100, False, never)) == [[3, 4]] * 100
 
 
-@pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
+@needs_compiler
 def test_what_waits_for_a_pass_are_tokens_and_no_room_for_letters() -> None:
     plain = made_of(made(lowercase=True), compiled=True)
     texts = ["hello world " * 100] * 4
@@ -211,7 +212,7 @@ def test_what_waits_for_a_pass_are_tokens_and_no_room_for_letters() -> None:
     assert isinstance(kept, np.ndarray) and kept.base is None and kept.nbytes == 4 * 202 * 8
 
 
-@pytest.mark.skipif(not LIBRARY, reason="there is no compiler here")
+@needs_compiler
 def test_a_short_text_alone_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = made_of(made(lowercase=True), compiled=True)
     plain.encode(["hello"], True, never)

@@ -127,6 +127,7 @@ class Fused:
         self._embed = embedding
         self._embedding = _Embedding() if embedding.projection else self._tables(embedding)
         self._rows = [t if t is None else len(t) for t in (embedding.words, embedding.positions, embedding.types)]
+        """Of each table; None: there is none."""
         sizes = _sizes(last)
         self._hidden = sizes.hidden
         self._same = {

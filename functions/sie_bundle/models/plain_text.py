@@ -99,14 +99,14 @@ class PlainText:
 
     @property
     def compiled(self) -> bool:
-        """Whether it does."""
+        """Whether compiled code reads such texts."""
         return self._words.compiled
 
     @property
     def quick(self) -> bool:
         """Whether texts are mostly plain these days, and of words that are kept: some 0.1 us of a core per character.
 
-        Python's lock is held all the while, so that threads would only take turns at it.
+        Where Python reads them, its lock is held all the while, so that threads would only take turns at it.
         """
         return self._slow < NEW * self._met
 
@@ -117,6 +117,7 @@ class PlainText:
         self._met, self._slow = self._met + texts, self._slow + slow
 
     def _by_words(self, text: str, special: bool) -> Ids | None:
+        """[tokens] of one text, read by Python; None: it is not plain."""
         return None if (left := self._plain(text)) is None else self._words.ids(left, special)
 
     def _plain(self, text: str) -> bytes | None:

@@ -91,7 +91,7 @@ def lot_by_lot(
     """What ``each`` makes of the texts, on this thread alone; ends early as a spread does."""
     wanted = wanted or _wanted.get()
     made: list[T] = []
-    for lot in _lots(texts) if len(texts) > 1 else [texts]:
+    for lot in _lots(texts):
         wanted()
         made += each(lot)
     return made

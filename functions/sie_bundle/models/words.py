@@ -140,6 +140,8 @@ class Alphabet(ctypes.Structure):
 
 
 class _Table(ctypes.Structure):
+    """``most`` words at most, and no word yet; 64 bytes for each, and 8 or 16 to find it."""
+
     _fields_ = (("words", c_void_p), ("slots", c_void_p), *((name, c_uint32) for name in ("size", "most", "count")))
 
     def __init__(self, most: int) -> None:

@@ -59,7 +59,7 @@ def repeated(texts: Sequence[str], tasks: Tasks, given: Mapping[str, Any] | None
     """The most characters that `prompted` adds, whatever option is which; what is wrong with them is said there."""
     task = tasks.dense or Dense(dim=1)
     each, again = _of_model(task) if not given and instruction is None else _most(task, given, instruction)
-    return each * len(texts) + (again and again * sum(map(len, texts)))
+    return each * len(texts) + (again * sum(map(len, texts)) if again else 0)
 
 
 def _most(task: Dense, given: Mapping[str, Any] | None = None, instruction: str | None = None) -> tuple[int, int]:
