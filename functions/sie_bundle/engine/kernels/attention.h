@@ -16,11 +16,17 @@ struct Sight {
 
 constexpr float UNSEEN = -1e30f;
 
-// Of a head at a time: as many as tiles have sums for beside the scores, or a block.
+// Of a head at a time: as many as tiles have sums for beside the scores, or a block. Tiles sum the weights, too, as
+// products with ones.
 #ifdef SIE_AMX
 constexpr int QUERIES = 16;
+constexpr bool SUMMED_BY_TILES = true;
+alignas(64) constexpr Number ONES[PANEL] = {ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE,
+                                            ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE,
+                                            ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE, ONE};
 #else
 constexpr int QUERIES = BLOCK;
+constexpr bool SUMMED_BY_TILES = false;
 #endif
 
 // Room of one thread, for texts of up to so many tokens.
@@ -127,7 +133,7 @@ struct Softmax {
   Spans spans;
   bool shifted = false;   // whether there are tops
   float shifts[QUERIES];  // of each query, what is added to its scores: less its top
-  Vector sums[EVERY];     // of each query's weights, in WIDTH parts
+  Vector sums[EVERY];     // of each query's weights, in WIDTH parts; or by tiles, so many times the same
 
   void shift(int row, float by) { shifted = true, shifts[row] = by; }
 
@@ -152,7 +158,8 @@ struct Softmax {
           return SHIFTED ? x + by : x;
         };
         for (int at = 0; at < PANEL; at += 2 * WIDTH) {
-          sum[row] = store_powers(weights + row * PANEL + at, score(at), score(at + WIDTH), sum[row]);
+          Vector made = store_powers(weights + row * PANEL + at, score(at), score(at + WIDTH));
+          if (!SUMMED_BY_TILES) sum[row] = plus_powers(sum[row], made);
         }
       }
     });
@@ -162,9 +169,8 @@ struct Softmax {
   bool share(int rows, float* shares) const {
     Vector far = {};
     for (int first = 0; first < rows; first += WIDTH) {
-      Vector found[WIDTH];
-      memcpy(found, sums + first, sizeof(found));
-      Vector sum = across(found, [](Vector a, Vector b) { return a + b; });
+      auto plus = [](Vector a, Vector b) { return a + b; };
+      Vector sum = SUMMED_BY_TILES ? first_lanes(sums + first) : across(sums + first, plus);
       store(shares + first, sum > 0.0f ? 1.0f / sum : Vector{});  // none of a query that sees nothing
       Whole near = (sum < LARGEST_SUM) & (sum > 1.0f / LARGEST_SUM);
       far = greater(far, within(near ? Vector{} : all(1), first, 0, rows, 0));
@@ -273,29 +279,32 @@ struct Head {
   }
 
 #ifdef SIE_AMX
-  // Of the tiles 0 and 1 have scores. In NARROW heads, of up to 32 numbers, 2 and 3 have sums of values, 4 the queries;
-  // else 2 to 5 have sums, of the first 64.
+  // In NARROW heads, of up to 32 numbers, the tiles 0 and 1 have scores, 2 and 3 sums of values, and 4 those of
+  // weights; else 0 has scores, 1 sums of weights, and 2 to 5 sums of values, of the first 64.
   template <bool NARROW>
   void score_tiles(const Block& of, const Spans& spans, int key, float* scores) const {
     const uint32_t* b = keys(of, key);
-    _tile_zero(0);
-    _tile_zero(1);
     if (NARROW) {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_loadd(5, queries.place(of.first, 0), 2 * queries.row);
       _tile_loadd(6, b, 4 * PANEL);
       _tile_loadd(7, b + 16, 4 * PANEL);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(0, 5, 6);
+      _tile_dpbf16ps(1, 5, 7);
+      _tile_stored(0, scores, 4 * PANEL);
+      _tile_stored(1, scores + 16, 4 * PANEL);
     } else {
-      for (int column = 0; column < size; column += PANEL, b += 16 * PANEL) {
-        _tile_loadd(6, queries.place(of.first, column), 2 * queries.row);
-        _tile_loadd(7, b, 4 * PANEL);
-        _tile_dpbf16ps(0, 6, 7);
-        _tile_loadd(7, b + 16, 4 * PANEL);
-        _tile_dpbf16ps(1, 6, 7);
+      for (int half = 0; half < PANEL; half += 16) {
+        _tile_zero(0);
+        for (int column = 0; column < size; column += PANEL) {
+          _tile_loadd(6, queries.place(of.first, column), 2 * queries.row);
+          _tile_loadd(7, b + column * 16 + half, 4 * PANEL);
+          _tile_dpbf16ps(0, 6, 7);
+        }
+        _tile_stored(0, scores + half, 4 * PANEL);
       }
     }
-    _tile_stored(0, scores, 4 * PANEL);
-    _tile_stored(1, scores + 16, 4 * PANEL);
     if (added()) add(of, spans, key, scores);
   }
 
@@ -310,6 +319,8 @@ struct Head {
       _tile_loadd(7, b + 16, 4 * PANEL);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
+      _tile_loadd(6, ONES, 0);
+      _tile_dpbf16ps(4, 5, 6);
     } else {
       _tile_loadd(6, weights, 2 * PANEL);
       _tile_loadd(7, b, 4 * PANEL);
@@ -321,6 +332,8 @@ struct Head {
       _tile_dpbf16ps(4, 6, 7);
       _tile_loadd(7, b + 16, 4 * PANEL);
       _tile_dpbf16ps(5, 6, 7);
+      _tile_loadd(7, ONES, 0);
+      _tile_dpbf16ps(1, 6, 7);
     }
     written();
   }
@@ -336,10 +349,9 @@ struct Head {
     written();
     _tile_zero(2);
     _tile_zero(3);
-    if (NARROW) {
-      _tile_loadd(4, queries.place(of.first, 0), 2 * queries.row);
-    } else {
-      _tile_zero(4);
+    _tile_zero(4);
+    if (!NARROW) {
+      _tile_zero(1);
       _tile_zero(5);
     }
     score_tiles<NARROW>(of, by.spans, 0, scores[0]);
@@ -351,7 +363,11 @@ struct Head {
     sum_tiles<NARROW>(of, of.width - PANEL, weights(of.width - PANEL));
     _tile_stored(2, sums, 4 * PANEL);
     _tile_stored(3, sums + 16, 4 * PANEL);
-    if (NARROW) return PANEL;
+    if (NARROW) {
+      _tile_stored(4, by.sums, 64);
+      return PANEL;
+    }
+    _tile_stored(1, by.sums, 64);
     _tile_stored(4, sums + QUERIES * PANEL, 4 * PANEL);
     _tile_stored(5, sums + QUERIES * PANEL + 16, 4 * PANEL);
     return 2 * PANEL;
@@ -360,10 +376,10 @@ struct Head {
 
   // The same, and how many columns there are of the sums.
   int weigh(const Block& of, Softmax& by, float* sums) const {
-    for (Vector& each : by.sums) each = Vector{};
 #ifdef SIE_AMX
     return size <= PANEL ? weigh<true>(of, by, sums) : weigh<false>(of, by, sums);
 #else
+    for (Vector& each : by.sums) each = Vector{};
     for (int key = 0; key < of.width; key += PANEL) {
       score(of, by.spans, key, sums);
       by.weigh(key, sums, room.weights + key * QUERIES);

@@ -49,6 +49,10 @@ struct Rows {
     return at + row_number * row + column / PANEL * step + column % PANEL;
   }
   Rows from(long row_number, long column) const { return {place(row_number, column), row, step, below}; }
+  // The place of the first row of so many and of a panel's first column, where rows may be in blocks.
+  Number* block(long first, long column) const {
+    return at + first / 16 * below + first % 16 * row + column / PANEL * step;
+  }
 };
 
 static inline Rows row_by_row(Number* at, long stride) { return {at, stride, PANEL, 16 * stride}; }
@@ -84,10 +88,12 @@ struct Tiles {
 };
 #endif
 
-// What products are added to: rows of 32 numbers so far from each other; null: nothing.
+alignas(64) constexpr float ZEROS[PANEL] = {};
+
+// What products are added to: rows of 32 numbers so far from each other, or the same one for all, as a bias is.
 struct Start {
-  const float* at;
-  long stride;
+  const float* at = ZEROS;
+  long stride = 0;
 };
 
 // What is done meanwhile where nothing is.
@@ -148,21 +154,11 @@ static inline void multiply(const Rows& a, int rows, const Panel& panel, int uni
     below += a.step;
   };
   written();
-  if (start.at) {
-    _tile_loadd(0, start.at, 4 * start.stride);
-    _tile_loadd(1, start.at + 16, 4 * start.stride);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-  }
+  _tile_loadd(0, start.at, 4 * start.stride);
+  _tile_loadd(1, start.at + 16, 4 * start.stride);
   if (rows > 16) {
-    if (start.at) {
-      _tile_loadd(2, start.at + 16 * start.stride, 4 * start.stride);
-      _tile_loadd(3, start.at + 16 * start.stride + 16, 4 * start.stride);
-    } else {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
+    _tile_loadd(2, start.at + 16 * start.stride, 4 * start.stride);
+    _tile_loadd(3, start.at + 16 * start.stride + 16, 4 * start.stride);
     // The next tiles are asked for before what is done meanwhile, which would fill the CPU's queues before them.
     take_above(0);
     take_below();
@@ -253,7 +249,7 @@ static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start 
       for (int half = 0; half < 2; half++) {
         int at = column + half * WIDTH;
         // Last, for a large number takes less from one sum than from each of its parts.
-        if (start.at) sums[row][half] += load(start.at + row * start.stride + at);
+        sums[row][half] += load(start.at + row * start.stride + at);
         store(c + row * c_stride + at, sums[row][half]);
       }
     }
@@ -284,7 +280,7 @@ static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, St
     int some = (rows + parts - part - 1) / (parts - part);
     multiply_some<MOST>(a, some, b, units, start, c, c_stride, ahead);
     rows -= some, a.at += some * a.row, c += some * c_stride;
-    if (start.at) start.at += some * start.stride;
+    start.at += some * start.stride;
   }
 }
 

@@ -68,7 +68,9 @@ static inline Vector within(Vector x, int at, int from, int to, float rest) {
 
 // What each of WIDTH vectors comes to, one to a lane: half of them at a time beside the other half.
 template <class Of>
-static inline Vector across(Vector* rows, Of of) {
+static inline Vector across(const Vector* from, Of of) {
+  Vector rows[WIDTH];
+  memcpy(rows, from, sizeof(rows));
   const Whole even = 2 * LANE;
 #pragma GCC unroll 4
   for (int count = WIDTH; count > 1; count /= 2) {
@@ -79,6 +81,13 @@ static inline Vector across(Vector* rows, Of of) {
     }
   }
   return rows[0];
+}
+
+// The first lane of each of WIDTH vectors.
+static inline Vector first_lanes(const Vector* rows) {
+  Vector firsts;
+  for (int i = 0; i < WIDTH; i++) firsts[i] = rows[i][0];
+  return firsts;
 }
 
 // WIDTH vectors become their columns: a perfect shuffle of all of them, as often as their number can be halved.
@@ -100,6 +109,7 @@ static inline void transpose(Vector* rows) {
 
 #ifdef SIE_BFLOAT16
 typedef uint16_t Number;
+constexpr Number ONE = 0x3f80;
 static inline Vector load(const Number* from) {
   return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16);
 }
@@ -166,17 +176,22 @@ alignas(64) constexpr uint16_t POWER_BITS[] = {257, 259, 261, 263, 265, 267, 269
                                                275, 274, 272, 271, 269, 267, 265, 263, 260, 257};
 constexpr float POWER_STEP = 256;
 
-// Store 2 to the x of both as bfloat16, and give the sum and what was stored, in pairs. A pair of vectors lies in the
-// order of place_of_unit. x as a whole number is its power's bits but for the table (after Schraudolph, A Fast, Compact
-// Approximation of the Exponential Function, 1999): to 0.7 % of it, a third more on average than rounding takes. From
-// 128 on all powers are the same, and from 2^23 on nothing.
-static inline Vector store_powers(Number* to, Vector left, Vector right, Vector sum) {
+// Store 2 to the x of both as bfloat16, and give what was stored. A pair of vectors lies in the order of place_of_unit.
+// x as a whole number is its power's bits but for the table (after Schraudolph, A Fast, Compact Approximation of the
+// Exponential Function, 1999): to 0.7 % of it, a third more on average than rounding takes. From 128 on all powers are
+// the same, and from 2^23 on nothing.
+static inline Vector store_powers(Number* to, Vector left, Vector right) {
   __m512i whole = _mm512_packs_epi32(_mm512_cvtps_epi32((__m512)left), _mm512_cvtps_epi32((__m512)right));
   whole = _mm512_xor_si512(whole, _mm512_set1_epi16(-0x8000));  // from the lowest power on
   __m512i less = _mm512_permutexvar_epi16(_mm512_srli_epi16(whole, 3), *(const __m512i*)POWER_BITS);
   __m512i made = _mm512_srli_epi16(_mm512_subs_epu16(whole, less), 1);
   _mm512_storeu_si512(to, made);
-  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)made, (__m512bh)_mm512_set1_epi16(0x3f80));
+  return (Vector)made;
+}
+
+// The sum, in pairs, and those that were stored.
+static inline Vector plus_powers(Vector sum, Vector made) {
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)made, (__m512bh)_mm512_set1_epi16(ONE));
 }
 
 // Where powers of the two numbers of a unit are, of 32 that are stored together: units of four numbers from the left
@@ -188,12 +203,14 @@ static inline int place_of_unit(int unit) {
 #else
 constexpr float POWER_STEP = 1;
 
-// Store 2 to the x of both, and give the sum and them.
-static inline Vector store_powers(Number* to, Vector left, Vector right, Vector sum) {
+// Store 2 to the x of both, and give what both come to.
+static inline Vector store_powers(Number* to, Vector left, Vector right) {
   left = power_of_two(left), right = power_of_two(right);
   store(to, left), store(to + WIDTH, right);
-  return sum + left + right;
+  return left + right;
 }
+
+static inline Vector plus_powers(Vector sum, Vector made) { return sum + made; }
 
 static inline int place_of_unit(int unit) { return unit; }
 #endif

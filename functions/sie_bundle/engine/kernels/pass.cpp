@@ -148,9 +148,10 @@ struct Scaled {
     bool normed = layer.q_norm.exists;
     queries = normed ? 0 : heads * of.size, by = query_scale(of.size), behind_norm = normed ? by : 1;
   }
-  Vector operator()(Vector x, int column) const {
-    if (column >= queries) return x;
-    return x * (column + WIDTH <= queries ? all(by) : within(all(by), column, 0, queries, 1));
+  Vector at(int column) const { return within(all(by), column, 0, queries, 1); }
+  auto operator()(int column) const {
+    Vector by_left = at(column), by_right = at(column + WIDTH);
+    return [=](Number* to, Vector left, Vector right) { store(to, left * by_left, right * by_right); };
   }
 };
 
@@ -184,10 +185,7 @@ static void attended_by_head(const Pass& of, const Layer& layer, const Room& roo
     Share every(0, (each + 2) * panels);
     bool last = key_head + 1 == of.key_heads;
     const char* then = last ? first_panel(layer.output) : layer.qkv.panel((key_head + 1) * each * panels);
-    multiplied<NONE>(room.normed, of.tokens, layer.qkv, every, which, then, (float*)own,
-                     [=](int row, int column, Vector left, Vector right) {
-                       store(qkv.place(row, column), scaled(left, column), scaled(right, column + WIDTH));
-                     });
+    multiplied<NONE>(room.normed, of.tokens, layer.qkv, every, which, then, (float*)own, qkv, scaled);
     Rows keys = qkv.from(0, each * of.size);
     placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, scaled.behind_norm, own);
     placed(of, layer, layer.k_norm, keys, 1, 0, of.tokens, 1, own);
@@ -208,10 +206,8 @@ static inline Rows queries_of(const Pass& of, const Layer& layer, const Room& ro
 static void queried(const Pass& of, const Layer& layer, const Room& room, char* own, int first, int rows) {
   Rows qkv = queries_of(of, layer, room).from(first, 0);
   Scaled scaled(of, layer, of.heads);
-  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, first_panel(layer.output), (float*)own,
-             [=](int row, int column, Vector left, Vector right) {
-               store(qkv.place(row, column), scaled(left, column), scaled(right, column + WIDTH));
-             });
+  multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, first_panel(layer.output), (float*)own, qkv,
+             scaled);
   if (!layer.q_norm.exists && layer.turn < 0) return;
 #pragma omp for schedule(static)
   for (int row = 0; row < rows; row++) {
@@ -265,13 +261,12 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     int width = std::min(all - from, inner_of(of));
     Product up = columns(layer.up, from, width), gate = columns(layer.gate, from, width);
     const char* down = first_panel(layer.down, from);
-    multiplied(
-        normed, rows, up, layer.gate.outward ? first_panel(gate) : down, own,
-        [=](int row, int column, Vector left, Vector right) { store(inner + place(row, column, width), left, right); });
+    Rows to = in_blocks(inner, width);
+    multiplied(normed, rows, up, layer.gate.outward ? first_panel(gate) : down, own, to,
+               [](int) { return [](Number* to, Vector left, Vector right) { store(to, left, right); }; });
     if (layer.gate.outward) {
-      multiplied(normed, rows, gate, down, own, [=](int row, int column, Vector left, Vector right) {
-        Number* to = inner + place(row, column, width);
-        store(to, load(to) * left, load(to + WIDTH) * right);
+      multiplied(normed, rows, gate, down, own, to, [](int) {
+        return [](Number* to, Vector left, Vector right) { store(to, load(to) * left, load(to + WIDTH) * right); };
       });
     }
     const char* then = first_panel(next ? next->qkv : layer.qkv);

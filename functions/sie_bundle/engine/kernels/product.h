@@ -55,40 +55,44 @@ static inline const char* first_panel(const Product& of, int from = 0) {
   return of.panel(Share(of.outward / PANEL).from, from);
 }
 
-// Multiply a [rows][inward], in blocks, by some panels, and give the result, activated, two vectors that lie side by
-// side at a time, to `take(row, column, left, right)`. Panels are those that `which(0)` and so on say, one behind the
-// other; of them those of `share`. `then`: the panel that is multiplied with next.
+// Multiply a [rows][inward], in blocks, by some panels, and store the result, activated, as `take` says: `take(column)`
+// gives what is called for each row of 32 columns from that one on, as `(place, left, right)`, with two vectors that
+// lie side by side in `to`. Panels are those that `which(0)` and so on say, one behind the other; of them those of
+// `share`. `then`: the panel that is multiplied with next.
 template <int ACTIVATION, class Which, class Take>
 static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const char* then, float* room,
-                       Take take) {
-  alignas(64) static const float no_bias[PANEL] = {};
+                       Rows to, Take take) {
   alignas(64) float made[2][BLOCK * PANEL];
-  // What is done to a block, its bias first, is done while the next one is multiplied: tiles that begin with the bias
-  // would be loaded for each block.
-  int now = 0, first_before = 0, some_before = 0, column_before = 0;
-  const float* bias_before = no_bias;
-  auto finish = [&](int from, int to) {
-    const float* c = made[1 - now];
-    to = to < some_before ? to : some_before;
+  // What is done to a block is done while the next one is multiplied.
+  struct {
+    const float* made;
+    Number* to;
+    int rows, column;
+  } before = {made[1], to.at, 0, 0};
+  long row_step = to.row, below = to.below - 16 * to.row;
+  auto finish = [&](int from, int until) {
+    auto [c, place, some, column] = before;
+    until = until < some ? until : some;
     for (int at = 0; at < PANEL; at += 2 * WIDTH) {
-      Vector left = load(bias_before + at), right = load(bias_before + at + WIDTH);
-      for (int row = from; row < to; row++) {
-        const float* x = c + row * PANEL + at;
-        take(first_before + row, column_before + at, activated<ACTIVATION>(load(x) + left),
-             activated<ACTIVATION>(load(x + WIDTH) + right));
+      auto each = take(column + at);
+      const float* x = c + at;
+      Number* y = place + at;
+      for (int row = from; row < until; row++) {
+        Number* here = y + row * row_step + (row < 16 ? 0 : below);
+        each(here, activated<ACTIVATION>(load(x + row * PANEL)), activated<ACTIVATION>(load(x + row * PANEL + WIDTH)));
       }
     }
   };
-  int units = of.inward / UNIT;
+  int units = of.inward / UNIT, now = 0;
   for (int i = share.from; i < share.to; i++) {
     const char* next = i + 1 < share.to ? of.panel(which(i + 1)) : then;
     Panel panel = panel_of(of, which(i), 0, of.inward, rows, next, room);
-    const float* bias = of.bias ? of.bias + which(i) * PANEL : no_bias;
+    Start bias = of.bias ? Start{of.bias + which(i) * PANEL, 0} : Start{};
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, panel.advance(units)) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
       Rows left = in_blocks(a + (long)first * of.inward, of.inward);
-      multiply(left, some, panel, units, {}, made[now], PANEL, finish);
-      first_before = first, some_before = some, column_before = i * PANEL, bias_before = bias;
+      multiply(left, some, panel, units, bias, made[now], PANEL, finish);
+      before = {made[now], to.block(first, i * PANEL), some, i * PANEL};
     }
   }
   finish(0, BLOCK);
@@ -96,11 +100,11 @@ static void multiplied(Number* a, int rows, const Product& of, Share share, Whic
 
 // By all panels of a weight, which the threads of the region share; they go on when all are through.
 template <class Take>
-static void multiplied(Number* a, int rows, const Product& of, const char* then, float* room, Take take) {
+static void multiplied(Number* a, int rows, const Product& of, const char* then, float* room, Rows to, Take take) {
   Share share(of.outward / PANEL);
   auto each = [](int panel) { return panel; };
   auto by = [&](auto activation) {
-    multiplied<decltype(activation)::value>(a, rows, of, share, each, then, room, take);
+    multiplied<decltype(activation)::value>(a, rows, of, share, each, then, room, to, take);
   };
   switch (of.activation) {
     case GELU:
