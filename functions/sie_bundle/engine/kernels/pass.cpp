@@ -46,7 +46,11 @@ struct Pass {
 // cache with both, or nearly. Of a large one they do not, but its weights, which are read once for all of them, are
 // more by far.
 constexpr int ROWS = 16 * BLOCK;
+#ifdef SIE_AMX
+constexpr int INNER = 16 * PANEL;  // a panel of them in the first-level cache
+#else
 constexpr int INNER = 12 * PANEL;
+#endif
 
 // As many panels for each thread. Of a single block all with AMX, which meets each panel once, and whose tiles add one
 // product after the other to the states: in pieces or not, to the same bits. Elsewhere a piece is summed by itself.

@@ -148,7 +148,11 @@ static void multiplied_onto(float* x, Number* a, int rows, const Product& of, in
       Rows left = in_blocks(a + (long)first * inward, inward);
       float* at = to + first * stride;
       if (rows - first >= BLOCK) {
-        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, Nothing{});
+        // What the next block is added to is there when its turn comes.
+        const float* after = first + BLOCK < rows ? at + BLOCK * stride : to + PANEL;
+        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, [=](int from, int until) {
+          for (int row = from; row < until; row++) fetch(after + row * stride, PANEL * sizeof(float));
+        });
         continue;
       }
       // Of fewer rows tiles would take more than there are.
