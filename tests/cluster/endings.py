@@ -6,16 +6,21 @@ Owns the following of both from outside, by ``kubectl``, and deaths without a wo
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from sie_broker.workers import STALE_S
 from tests.cluster import kube, place
 from tests.cluster.deployed import Deployed
 from tests.cluster.place import NAMESPACE
+
+log = logging.getLogger("e2e")
 
 LAST = "jsonpath={.metadata.name} {.status.containerStatuses[?(@.name=='bundle')].state.terminated.exitCode}{'\\n'}"
 
@@ -42,22 +47,28 @@ class Endings:
     def answered(self, deployed: Deployed) -> int:
         """How many requests the workers have answered: those that are up, and those that were followed and drained.
 
-        Heartbeats tell it of those that are up, one a second: it is known once it has stayed the same for two of them.
+        Heartbeats tell it of those that are up, one a second, and nobody is believed for longer than `STALE_S`: what
+        has stood for longer is no worker's last word of long ago, and none that is up is missing.
         """
         told = [self._told(deployed)]
+        since = time.monotonic()
 
         def settled() -> bool:
+            nonlocal since
             told.append(self._told(deployed))
-            return len(told) > 5 and len(set(told[-5:])) == 1
+            if told[-1] != told[-2]:
+                since = time.monotonic()
+            return time.monotonic() - since > STALE_S + 1
 
         kube.until(settled)
-        return told[-1]
+        log.info("answered by %s", told[-1])
+        return sum(told[-1].values())
 
-    def _told(self, deployed: Deployed) -> int:
+    def _told(self, deployed: Deployed) -> dict[str, int]:
         drained = {pod.name: re.search(r"drained: (\d+) requests answered", pod.read_text()) for pod in self._logs()}
         gone = {name: int(told[1]) for name, told in drained.items() if told}
-        up = [int(row["completed"]) for row in deployed.workers() if not row["name"].startswith(tuple(gone))]
-        return sum(up) + sum(gone.values())
+        up = {row["name"]: int(row["completed"]) for row in deployed.workers()}
+        return {**gone, **{name: told for name, told in up.items() if not name.startswith(tuple(gone))}}
 
     def _logs(self) -> list[Path]:
         return [told for told in self._folder.iterdir() if told.name != "status"]

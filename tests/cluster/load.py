@@ -72,7 +72,8 @@ def one_pod(deployed: Deployed) -> str:
     def alone() -> bool:
         answered = deployed.encode("one", Prefer="wait=60").is_success
         there = kube.objects("pods", kube.WORKERS)  # those on their way out work, too
-        return answered and len(deployed.workers()) == 1 == len(there) and kube.pods() == there
+        # It may answer for seconds before Kubernetes calls it ready.
+        return answered and len(deployed.workers()) == 1 == len(there) and kube.pods() == there and kube.ready(there[0])
 
     kube.until(alone, 150)
     (pod,) = kube.pods()
