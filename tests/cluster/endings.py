@@ -50,19 +50,17 @@ class Endings:
         Heartbeats tell it of those that are up, one a second, and nobody is believed for longer than `STALE_S`: what
         has stood for longer is no worker's last word of long ago, and none that is up is missing.
         """
-        told = [self._told(deployed)]
-        since = time.monotonic()
+        told, since = self._told(deployed), time.monotonic()
 
         def settled() -> bool:
-            nonlocal since
-            told.append(self._told(deployed))
-            if told[-1] != told[-2]:
-                since = time.monotonic()
+            nonlocal told, since
+            if (now := self._told(deployed)) != told:
+                told, since = now, time.monotonic()
             return time.monotonic() - since > STALE_S + 1
 
         kube.until(settled)
-        log.info("answered by %s", told[-1])
-        return sum(told[-1].values())
+        log.info("answered by %s", told)
+        return sum(told.values())
 
     def _told(self, deployed: Deployed) -> dict[str, int]:
         drained = {pod.name: re.search(r"drained: (\d+) requests answered", pod.read_text()) for pod in self._logs()}
