@@ -31,6 +31,8 @@ class HubDouble:
     """Repositories whose files are given to nobody without the token "friend"."""
     expired: bool = False
     """Whether files lie elsewhere, at signed addresses that are not valid any more."""
+    failing: set[str] = field(default_factory=set)
+    """Files that it has, and does not give."""
     asked: list[str] = field(default_factory=list)
     sent: int = 0
     """Bytes of files."""
@@ -97,6 +99,8 @@ def hub_double() -> Iterator[HubDouble]:
                 self._refuse(403, "GatedRepo")
             elif not path.is_file():
                 self._refuse(404, "EntryNotFound")
+            elif body and name in hub.failing:
+                self._send(507, b"", body, {})
             elif hub.expired:
                 signed = f"{hub.url}/elsewhere/{name}?Expires=1&Signature=s3cr3t"
                 about = {"X-Linked-ETag": '"0"', "X-Linked-Size": str(path.stat().st_size), "X-Repo-Commit": COMMIT}

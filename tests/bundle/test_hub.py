@@ -198,3 +198,25 @@ def test_the_files_that_an_index_names_are_fetched_whatever_they_are_called(
     assert proposed.status == "ready"
     assert layout.files(weights.resolve(proposed, None, tmp_path / "cache").folder) == sorted(set(placed.values()))
     assert not any(layout.PICKLED in asked for asked in hub_here.asked)
+
+
+def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_not_there_yet(
+    hub_here: HubDouble, tmp_path: Path
+) -> None:
+    hub_here.repos["acme/tiny"] = tiny_model.make(tmp_path / "repo")
+    hub_here.failing.add("model.safetensors")
+    spec = msgspec.structs.replace(MODEL, sources=(HubSource(repo="acme/tiny", revision=COMMIT),))
+    with pytest.raises(WeightsUnavailableError):
+        weights.resolve(spec, None, tmp_path / "cache")
+    assert fetched(hub_here) == ["config.json", "model.safetensors", "tokenizer.json"]
+    hub_here.failing.clear()
+    hub_here.asked.clear()
+    folder = weights.resolve(spec, None, tmp_path / "cache").folder
+    assert fetched(hub_here) == ["model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(weights.FILES)
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def fetched(hub: HubDouble) -> list[str]:
+    """The files that it was asked for, whole."""
+    return sorted(asked.rsplit("/", 1)[1] for asked in hub.asked if re.match("GET /.*/resolve/", asked))

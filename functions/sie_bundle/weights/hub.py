@@ -32,7 +32,7 @@ _SECRETS = re.compile(r"(?<=://)[^\s/]*@|\?[\w%]\S*?(?=['\")>.,;]*(?:\s|$))")
 
 
 def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool = True) -> None:
-    """Put ``files`` of the repository into ``into``.
+    """Put ``files`` of the repository into ``into``, but for those that an earlier try has put there whole.
 
     Args:
         cached: take them from Hugging Face's own cache, if they are there.
@@ -40,20 +40,25 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
     Raises:
         SourceError: neither Hugging Face's cache nor the hub has them, or the hub is not to be reached.
     """
+    if cached and (folder := _cached(source, files)) is not None:
+        for name in _named(files, folder):
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, into / name)
+    else:
+        _download(source, files, into)
+    shutil.rmtree(into / ".cache", ignore_errors=True)  # the library's notes on what came whole
+
+
+def _download(source: HubSource, files: Sequence[str], into: Path) -> None:
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings tell addresses as they are
-    whole = layout.WHOLE in files
-    if cached and (folder := _cached(source, files)) is not None:
-        for name in _named(files, folder):
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, into / name)
-        return
     if constants.HF_HUB_OFFLINE:
         raise SourceError("HF_HUB_OFFLINE is set, and Hugging Face's cache does not hold it", "network")
     _reach(constants.ENDPOINT)
+    whole = layout.WHOLE in files
     try:
         get = partial(snapshot_download, source.repo, revision=source.revision, local_dir=into)
         get(allow_patterns=[*files, *(layout.SAFE if whole else ())])
@@ -63,7 +68,6 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
             get(allow_patterns=layout.PICKLED)
     except Exception as error:  # the library's errors, its HTTP client's and the system's have no common base
         raise SourceError(_said(error), _reason(error)) from error
-    shutil.rmtree(into / ".cache", ignore_errors=True)  # the library's notes
 
 
 @contextmanager

@@ -208,8 +208,10 @@ def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progre
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not anew and not _missing(wanted, folder):
             return  # another process fetched it while this one waited
-        shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
-        partial.mkdir()
+        goes_on = isinstance(source, HubSource)  # from the files that came whole, which its library knows
+        if anew or not goes_on:
+            shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+        partial.mkdir(exist_ok=True)
         try:
             with _reported(partial, describe(source), progress):
                 _download(wanted.files, source, partial, anew)
@@ -218,8 +220,11 @@ def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progre
             shutil.rmtree(folder, ignore_errors=True)  # damaged, or without a file its spec has come to name
             # In one step, so that a folder that is there is whole.
             partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        except BaseException as error:
+            broke_off = isinstance(error, SourceError) and error.reason == "network" and any(partial.iterdir())
+            if not (goes_on and broke_off):
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 def _download(files: tuple[str, ...], source: HubSource | PackageSource, into: Path, anew: bool) -> None:
