@@ -15,7 +15,7 @@ VENV   ?= .venv
 PORT   ?= 8080
 BIN    := $(VENV)/bin
 # Test files that run at a time: most wait for processes, not for a core.
-TESTERS ?= 2
+TESTERS ?= 4
 KERNELS := $(wildcard functions/sie_bundle/engine/kernels/*.h functions/sie_bundle/engine/kernels/*.cpp tests/bundle/*.h)
 C_STYLE := --style=file:functions/sie_bundle/engine/kernels/.clang-format
 MODEL  := sentence-transformers/all-MiniLM-L6-v2

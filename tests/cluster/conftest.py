@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -14,6 +15,16 @@ from tests.cluster.deployed import Deployed
 # Each request would be a line of the report, and each end of a connection to NATS.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest tells no line of progress of processes that run beside each other; so each does it itself."""
+    process = os.environ.get("PYTEST_XDIST_WORKER")
+    if process and config.getoption("log_cli_level"):
+        lines = logging.StreamHandler(sys.__stderr__)
+        lines.setFormatter(logging.Formatter(f"%(asctime)s {process} %(message)s", "%H:%M:%S"))
+        logging.getLogger("e2e").addHandler(lines)
+        logging.getLogger("e2e").setLevel(logging.INFO)
 
 
 @pytest.fixture(scope="session")

@@ -20,13 +20,15 @@ from tests.platform import MODEL
 
 ROOT = Path(__file__).parents[2]
 LOCAL = ROOT / "knative/overlays/local"
-NAMESPACE = os.environ.get("SIE_E2E_NAMESPACE", "sie-e2e")
+_OWN = f"-{process}" if (process := os.environ.get("PYTEST_XDIST_WORKER")) else ""
+"""Of processes of tests that run beside each other: each has a deployment of its own."""
+NAMESPACE = os.environ.get("SIE_E2E_NAMESPACE", "sie-e2e") + _OWN
 REGISTRY = os.environ.get("SIE_E2E_REGISTRY", "dev.local")
 TAG = os.environ.get("SIE_E2E_TAG", "e2e")
 NATS_IMAGE = os.environ.get("SIE_E2E_NATS_IMAGE", "dev.local/nats:2")
 NATS_CLASS, WEIGHTS_CLASS = (os.environ.get(f"SIE_E2E_{name}_CLASS", "") for name in ("NATS", "WEIGHTS"))
 """Storage classes of a cluster that is not the kit. Empty: its default; weights are fetched by each pod."""
-NODE = Path(os.environ.get("SIE_E2E_NODE_DIR", f"/var/lib/{NAMESPACE}"))
+NODE = Path(os.environ.get("SIE_E2E_NODE_DIR", "/var/lib")) / NAMESPACE
 """On the kit's node, which is this machine: where NATS and the weights are."""
 
 

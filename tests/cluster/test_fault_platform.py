@@ -71,6 +71,7 @@ def revision(pod: kube.Object) -> str:
     return name
 
 
+@pytest.mark.alone
 def test_every_part_may_be_killed_under_load_and_no_request_and_no_pod_of_a_lane_is_lost(unhurried: Deployed) -> None:
     # A cluster of others is not ours to break: Knative's own parts are killed on the kit's alone.
     parts = (KNATIVES if place.on_kit() else {}) | OURS
