@@ -1,6 +1,7 @@
 """The engine on a GPU: one forward pass by its size, requests through the executor, and the whole server.
 
     python -m bench gpu [--tokenizer FILE] [--seconds S] [--server]
+    python -m bench gpu --no-passes                                  # what a GPU waits for; needs none
 
 The model is BERT base by its sizes, with random weights: what a pass takes does not depend on them. Rates are also
 given as a share of what this GPU does in matrix products of the model's shapes, and sentence-transformers, where it is
@@ -17,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -37,9 +38,11 @@ from bench.table import show
 from sie_broker.records import Lane, Work
 from sie_bundle import bundle
 from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.outputs import Outputs
+from sie_bundle.engine.packing import pack
 from sie_bundle.engine.row import Row, row
 from sie_bundle.models.checkpoint import Checkpoint
-from sie_bundle.models.model import Model, load
+from sie_bundle.models.model import EncoderModel, Model, load
 from sie_bundle.operations import encode
 from sie_bundle.operations.aside import GPU_INLINE_BYTES
 from sie_bundle.operations.operation import Operation
@@ -68,13 +71,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of BERT's; default: the default model's")
     parser.add_argument("--server", action="store_true", help="the whole server, too")
+    parser.add_argument("--no-passes", action="store_true", help="requests alone, whose passes cost nothing")
     asked = parser.parse_args()
     sys.setswitchinterval(bundle.LONG_SWITCH_S)
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not asked.no_passes:
         print("GPU: no CUDA device here.")
         return
     if asked.tokenizer is None:
         asked.tokenizer = own_weights() / "tokenizer.json"
+    if asked.no_passes:
+        with tempfile.TemporaryDirectory(prefix="sie-bench-gpu-") as folder:
+            spec = bert_base(Path(folder) / "bert-base", asked.tokenizer)
+            requests(_Idle(Checkpoint(spec, Path(folder) / "bert-base")), asked.tokenizer, asked.seconds)
+        return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     with tempfile.TemporaryDirectory(prefix="sie-bench-gpu-") as folder:
         spec = bert_base(Path(folder) / "weights" / "bert-base", asked.tokenizer)
@@ -234,6 +243,16 @@ def _requests(tokenizer: Path, length: int, texts: int = TEXTS, count: int = 256
         wire.request_body(EncodeRequest([Item(text=made[(i * texts + j) % 256]) for j in range(texts)]))
         for i in range(count)
     ]
+
+
+class _Idle(EncoderModel):
+    """Its passes lay out their batch, and no more: what is left of a request is what a GPU waits for."""
+
+    _vectors = np.full((max(BATCHES), SIZE), SIZE**-0.5, np.float32)
+
+    def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
+        pack(rows, torch.device("cpu"))
+        return {head: self._vectors[: len(texts)] for head, texts in wanted.items()}
 
 
 class _Held:
