@@ -79,18 +79,17 @@ def main() -> None:
         return
     if asked.tokenizer is None:
         asked.tokenizer = own_weights() / "tokenizer.json"
-    if asked.no_passes:
-        with tempfile.TemporaryDirectory(prefix="sie-bench-gpu-") as folder:
-            spec = bert_base(Path(folder) / "bert-base", asked.tokenizer)
-            requests(_Idle(Checkpoint(spec, Path(folder) / "bert-base")), asked.tokenizer, asked.seconds)
-        return
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     with tempfile.TemporaryDirectory(prefix="sie-bench-gpu-") as folder:
-        spec = bert_base(Path(folder) / "weights" / "bert-base", asked.tokenizer)
-        model = load(Checkpoint(spec, Path(folder) / "weights" / "bert-base"), "cuda")
+        weights = Path(folder) / "weights" / "bert-base"
+        checkpoint = Checkpoint(bert_base(weights, asked.tokenizer), weights)
+        if asked.no_passes:
+            requests(_Idle(checkpoint), asked.tokenizer, asked.seconds)
+            return
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+        model = load(checkpoint, "cuda")
         passes(model)
         requests(model, asked.tokenizer, asked.seconds)
-        library(Path(folder) / "weights" / "bert-base", asked.tokenizer, asked.seconds)
+        library(weights, asked.tokenizer, asked.seconds)
         if asked.server:
             del model
             torch.cuda.empty_cache()
@@ -248,7 +247,7 @@ def _requests(tokenizer: Path, length: int, texts: int = TEXTS, count: int = 256
 class _Idle(EncoderModel):
     """Its passes lay out their batch, and no more: what is left of a request is what a GPU waits for."""
 
-    _vectors = np.full((max(BATCHES), SIZE), SIZE**-0.5, np.float32)
+    _vectors = np.full((max(BATCHES) // min(LENGTHS), SIZE), SIZE**-0.5, np.float32)
 
     def forward(self, rows: Sequence[Row], wanted: Mapping[str, Sequence[int]]) -> dict[str, Outputs]:
         pack(rows, torch.device("cpu"))

@@ -33,6 +33,8 @@ class HubDouble:
     """Whether files lie elsewhere, at signed addresses that are not valid any more."""
     failing: set[str] = field(default_factory=set)
     """Files that it has, and does not give."""
+    down: bool = False
+    """Whether it answers everything with an error."""
     asked: list[str] = field(default_factory=list)
     sent: int = 0
     """Bytes of files."""
@@ -60,7 +62,9 @@ def hub_double() -> Iterator[HubDouble]:
 
         def _answer(self, *, body: bool) -> None:
             hub.asked.append(f"{self.command} {self.path}")
-            if (found := _API.match(self.path)) is not None:
+            if hub.down:
+                self._send(507, b"", body, {})
+            elif (found := _API.match(self.path)) is not None:
                 self._describe(found["repo"], found["revision"] or "main", body)
             elif (found := _TREE.match(self.path)) is not None:
                 self._list(found["repo"], found["revision"], body)

@@ -209,12 +209,27 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_not_there_yet(
     with pytest.raises(WeightsUnavailableError):
         weights.resolve(spec, None, tmp_path / "cache")
     assert fetched(hub_here) == ["config.json", "model.safetensors", "tokenizer.json"]
+    hub_here.down = True
+    with pytest.raises(WeightsUnavailableError) as caught:
+        weights.resolve(spec, None, tmp_path / "cache")
+    assert caught.value.details["reason"] == "network"
     hub_here.failing.clear()
     hub_here.asked.clear()
+    hub_here.down = False
     folder = weights.resolve(spec, None, tmp_path / "cache").folder
     assert fetched(hub_here) == ["model.safetensors"]
     assert sorted(path.name for path in folder.iterdir()) == sorted(weights.FILES)
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_what_a_killed_copy_of_a_cache_left_is_not_taken_for_whole(hub_here: HubDouble, tmp_path: Path) -> None:
+    left = tiny_model.make(tmp_path / f"cache/weights/acme--tiny/{COMMIT}.partial")
+    (left / "model.safetensors").write_bytes(b"half")
+    hub_here.down = True
+    spec = msgspec.structs.replace(MODEL, sources=(HubSource(repo="acme/tiny", revision=COMMIT),))
+    with pytest.raises(WeightsUnavailableError):
+        weights.resolve(spec, None, tmp_path / "cache")
+    assert not left.exists()
 
 
 def fetched(hub: HubDouble) -> list[str]:

@@ -80,10 +80,8 @@ def _elsewhere() -> int:
 
 def _tested(command: list[str], environment: dict[str, str]) -> int:
     say(f"tests, in namespaces that begin with {NAMESPACE}")
-    statuses = []
-    for turn in TURNS:
-        whole = [*command, *turn, *sys.argv[1:]]
-        statuses.append(subprocess.run(whole, cwd=ROOT, env=environment, check=False).returncode)
+    turns = [[*command, *turn, *sys.argv[1:]] for turn in TURNS]
+    statuses = [subprocess.run(turn, cwd=ROOT, env=environment, check=False).returncode for turn in turns]
     status = max((each for each in statuses if each != NOTHING), default=NOTHING)
     if status:
         say(f"FAILED. Logs and events of each failure are in {evidence.FOLDER}.")

@@ -20,9 +20,9 @@ logging.getLogger("asyncio").setLevel(logging.ERROR)
 def pytest_configure(config: pytest.Config) -> None:
     """pytest tells no line of progress of processes that run beside each other; so each does it itself."""
     process = os.environ.get("PYTEST_XDIST_WORKER")
-    if process and config.getoption("log_cli_level"):
+    if process and (line := config.getoption("log_cli_format")):
         lines = logging.StreamHandler(sys.__stderr__)
-        lines.setFormatter(logging.Formatter(f"%(asctime)s {process} %(message)s", "%H:%M:%S"))
+        lines.setFormatter(logging.Formatter(f"{process} {line}", config.getoption("log_cli_date_format")))
         logging.getLogger("e2e").addHandler(lines)
         logging.getLogger("e2e").setLevel(logging.INFO)
 

