@@ -15,8 +15,18 @@ from typing import Annotated, Any
 import msgspec
 
 from sie_sdk.formats import JSON, MSGPACK, MediaType
+from sie_sdk.types import EncodeParams, ExtractParams, Operation
 
 MEDIA = ("images", "audio", "video", "document")
+IN_PARAMS = "params.is_query"
+STRAYS: dict[Operation, dict[str, str]] = {
+    "encode": {name: f"params.{name}" for name in EncodeParams.__struct_fields__}
+    | dict.fromkeys(("is_query", IN_PARAMS), "params.options.is_query"),
+    "score": {"params": "instruction and options beside items"},
+    "extract": {name: f"params.{name}" for name in ExtractParams.__struct_fields__},
+}
+"""What is easily written where nobody reads it, for score is flat and the others are not; and where it is read."""
+
 _ABSENT = (b"", b"null", b"\xc0")
 _EMPTY = (*_ABSENT, b"[]", b"\x90")
 
@@ -65,18 +75,28 @@ class _Bare(msgspec.Struct, frozen=True, gc=False):
     document: _Nothing = None
 
 
-class _AllBare(msgspec.Struct, frozen=True):
-    items: list[_Bare]
+class _Params(msgspec.Struct, frozen=True):
+    is_query: None = None
 
 
-class _QueryToo(_AllBare, frozen=True):
-    query: _Bare
+def _bare_body(operation: Operation) -> type[msgspec.Struct]:
+    """A body with nothing where nobody reads it; reading any other into it fails."""
+    fields: list[Any] = [("items", list[_Bare])]
+    if operation == "score":
+        fields.append(("query", _Bare))
+    if IN_PARAMS in STRAYS[operation]:
+        fields.append(("params", _Params, _Params()))
+    fields += [(name, None, None) for name in STRAYS[operation] if name != IN_PARAMS]
+    return msgspec.defstruct("_BareBody", fields, frozen=True)
 
 
-_bare = {
-    (media, query): msgspec.json.Decoder(kind) if media == JSON else msgspec.msgpack.Decoder(kind)
-    for media in (JSON, MSGPACK)
-    for query, kind in ((False, _AllBare), (True, _QueryToo))
+_bare: dict[MediaType, dict[Operation, msgspec.json.Decoder[Any] | msgspec.msgpack.Decoder[Any]]] = {
+    JSON: {operation: msgspec.json.Decoder(_bare_body(operation)) for operation in STRAYS},
+    MSGPACK: {operation: msgspec.msgpack.Decoder(_bare_body(operation)) for operation in STRAYS},
+}
+_fields: dict[MediaType, msgspec.json.Decoder[Any] | msgspec.msgpack.Decoder[Any]] = {
+    JSON: msgspec.json.Decoder(dict[str, msgspec.Raw]),
+    MSGPACK: msgspec.msgpack.Decoder(dict[str, msgspec.Raw]),
 }
 
 _json, _msgpack = msgspec.json.Decoder(_Body), msgspec.msgpack.Decoder(_Body)
@@ -120,13 +140,22 @@ def unread(body: bytes, media: MediaType, most: int | None = None) -> Holder:
     return Holder(whole.items, query)
 
 
-def is_bare(body: bytes, media: MediaType, *, query: bool) -> bool:
-    """Whether none of a request's items, or its ``query``, holds media. Texts are passed over, not searched."""
+def is_bare(body: bytes, media: MediaType, operation: Operation) -> bool:
+    """Whether a request has no media, in items or query, and no `STRAYS`. Texts are passed over, not searched."""
     try:
-        _bare[media, query].decode(body)
+        _bare[media][operation].decode(body)
     except msgspec.ValidationError:
         return False
     return True
+
+
+def stray(body: bytes, media: MediaType, operation: Operation) -> str | None:
+    """The first of `STRAYS` that a body has."""
+    strays, read = STRAYS[operation], _fields[media].decode
+    found: dict[str, msgspec.Raw] = read(body)
+    if IN_PARAMS in strays and "params" in found:
+        found |= {f"params.{name}": value for name, value in read(found["params"]).items()}
+    return next((name for name in strays if bytes(found.get(name, b"")) not in _ABSENT), None)
 
 
 def crowded(body: bytes, marks: tuple[bytes, ...], limit: int) -> bool:

@@ -83,20 +83,22 @@ def read_array(kind: object, value: Any) -> Array:
 
 
 class _Form(NamedTuple, Generic[T]):
+    operation: Operation
     msgpack: msgspec.msgpack.Decoder[T]
     json: msgspec.json.Decoder[T]
     example: str
 
 
-def _form(kind: type[T], example: str) -> _Form[T]:
-    return _Form(
-        msgspec.msgpack.Decoder(kind, dec_hook=read_array), msgspec.json.Decoder(kind, dec_hook=read_array), example
-    )
+def _form(operation: Operation, kind: type[T], example: str) -> _Form[T]:
+    packed = msgspec.msgpack.Decoder(kind, dec_hook=read_array)
+    return _Form(operation, packed, msgspec.json.Decoder(kind, dec_hook=read_array), example)
 
 
-_encode = _form(EncodeRequest, '{"items": [{"text": "hello"}]}')
-_score = _form(ScoreRequest, '{"query": {"text": "capital of France"}, "items": [{"text": "Paris"}]}')
-_extract = _form(ExtractRequest, '{"items": [{"text": "Ada lives in London"}], "params": {"labels": ["person"]}}')
+_encode = _form("encode", EncodeRequest, '{"items": [{"text": "hello"}]}')
+_score = _form("score", ScoreRequest, '{"query": {"text": "capital of France"}, "items": [{"text": "Paris"}]}')
+_extract = _form(
+    "extract", ExtractRequest, '{"items": [{"text": "Ada lives in London"}], "params": {"labels": ["person"]}}'
+)
 
 
 def parse_encode(body: bytes, content_type: str | None, *, limits: Limits = DEFAULT_LIMITS) -> EncodeRequest:
@@ -175,7 +177,7 @@ def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_typ
         for index, item in enumerate(items):
             if item.text is None and not (form is _score and item.multivector is not None):
                 raise _no_content(form, index, body, content_type)
-    _check_media(form, body, content_type)
+    _check_unread(form, body, content_type)
     # No text is longer than the body it came in, so most requests need no look at each text.
     if len(body) > (limit := limits.max_text_bytes):
         for index, text in enumerate(texts):
@@ -190,11 +192,19 @@ def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_typ
                 )
 
 
-def _check_media(form: _Form[T], body: bytes, content_type: str | None) -> None:
-    """Refuse media beside a text: a vector of the text alone would not be what was asked for."""
+def _check_unread(form: _Form[T], body: bytes, content_type: str | None) -> None:
+    """Refuse what nobody reads: media beside a text, whose vector would not be what was asked for, and strays."""
     media = body_type(content_type)
-    if bulk.is_bare(body, media, query=form is _score):
+    if bulk.is_bare(body, media, form.operation):
         return
+    if (stray := bulk.stray(body, media, form.operation)) is not None:
+        belongs = bulk.STRAYS[form.operation][stray]
+        raise InvalidInputError(
+            f"{stray} stands in the wrong place.",
+            field=stray,
+            limit=belongs,
+            hint=f"A request to {form.operation} has {belongs}.",
+        )
     holder: bulk.Holder = bulk.unread(body, media)
     for field in bulk.MEDIA:
         for index, item in enumerate([holder.query, *holder.items] if form is _score else holder.items):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_sdk import wire
+from sie_sdk.bulk import STRAYS
 from sie_sdk.errors import InputTooLongError, InvalidInputError, SIEError, UnsupportedMediaTypeError
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, Operation, ScoreRequest
 
@@ -211,6 +212,27 @@ def test_media_beside_a_text_are_refused_because_its_vector_would_be_another(
         with pytest.raises(InvalidInputError) as caught:
             wire.parse_score(body({"text": "a"}, **{held: picture}), media)
         assert caught.value.field == f"query.{held}"
+
+
+@pytest.mark.parametrize("media", [wire.JSON, wire.MSGPACK])
+@pytest.mark.parametrize(("operation", "stray"), [(each, stray) for each, strays in STRAYS.items() for stray in strays])
+def test_what_another_place_is_read_for_is_refused_and_not_passed_over(
+    operation: Operation, stray: str, media: str
+) -> None:
+    write = json.dumps if media == wire.JSON else msgspec.msgpack.encode
+
+    def body(value: object) -> bytes:
+        within = {"params": {stray.partition(".")[2]: value}} if "." in stray else {stray: value}
+        written: str | bytes = write({"query": {"text": "q"}, "items": [{"text": "a"}], **within})
+        return written.encode() if isinstance(written, str) else written
+
+    values: list[object] = [True, {}, ["dense"], ""]
+    for value in values:
+        with pytest.raises(InvalidInputError) as caught:
+            wire.PARSERS[operation](body(value), media)
+        assert caught.value.field == stray
+        assert STRAYS[operation][stray] in (caught.value.hint or "")
+    assert wire.PARSERS[operation](body(None), media)  # nothing is in no place
 
 
 def test_a_query_without_content_is_named() -> None:
