@@ -91,6 +91,7 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
         self._own_http: Http | None = http_client
         self._own_pid = os.getpid()
         self._lines: dict[Any, Any] = {}
+        self._opening: dict[int, threading.Lock] = {}
         self._closed = False
         self._leases: set[Any] = set()
 
@@ -125,8 +126,9 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
     def _opened(self, where: Any, open: Callable[[], L]) -> L:
         """The line of a process or an event loop, opened on its first use.
 
-        A child process must not write to its parent's connections, nor a loop to another's. Threads may race to the
-        first use: ``setdefault`` keeps one line, and one that was never used holds nothing open.
+        A child process must not write to its parent's connections, nor a loop to another's. Of threads that race to the
+        first use one opens it, for that takes some 40 ms of a core; the lock is of one process, too, since a child's
+        parent may have held its own when it forked.
         """
         if self._closed:
             raise ConfigurationError("This client is closed.", hint="Make a new one, or leave its `with` block later.")
@@ -136,7 +138,10 @@ class _Client(Methods[Http], StreamMethods[Http], JobMethods[Http], CapacityMeth
                 field="http_client",
                 hint="Make both in the process that uses them.",
             )
-        line: L = self._lines.get(where) or self._lines.setdefault(where, open())
+        line: L | None = self._lines.get(where)
+        if line is None:
+            with self._opening.setdefault(os.getpid(), threading.Lock()):
+                line = self._lines.get(where) or self._lines.setdefault(where, open())
         return line
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from sie_sdk import (
@@ -119,12 +120,12 @@ def test_closing_a_client_leaves_what_is_under_way_to_an_http_client_of_the_call
 
 
 def test_threads_may_share_a_client(server: ScriptedServer) -> None:
-    server.script = [vectors() for _ in range(16)]
+    server.computes = computed
     sizes: list[int] = []
     with SIEClient(server.url, max_connections=4) as client:
 
         def work() -> None:
-            result = client.encode("m", "a")
+            result = client.encode("m", "1")
             assert result.dense is not None
             sizes.append(result.dense.size)
 
@@ -134,6 +135,29 @@ def test_threads_may_share_a_client(server: ScriptedServer) -> None:
         for thread in threads:
             thread.join()
     assert sizes == [2] * 16
+
+
+def test_of_threads_that_race_to_the_first_call_one_opens_the_connections(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script = [vectors() for _ in range(8)]
+    made: list[httpx.Client] = []
+    ready, open_pool = threading.Barrier(8), transport.sync_pool
+
+    def opened(*limits: Any) -> httpx.Client:
+        made.append(open_pool(*limits))
+        return made[-1]
+
+    monkeypatch.setattr(transport, "sync_pool", opened)
+    with SIEClient(server.url) as client, ThreadPoolExecutor(8) as threads:
+
+        def call() -> Any:
+            ready.wait(30)
+            return client.encode("m", "a")
+
+        calls = [threads.submit(call) for _ in range(8)]
+        assert all(call.result(30).dense is not None for call in calls)
+    assert len(made) == 1
 
 
 FORK = """
