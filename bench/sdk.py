@@ -14,7 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
 
 import httpx
 import msgspec
@@ -26,6 +28,8 @@ from sie_sdk import SIEAsyncClient, SIEClient, formats
 from sie_sdk.types import EncodeRequest, Item
 
 ROUNDS = 15
+AT_ONCE = 50
+"""Calls of a client that is awaited by many tasks."""
 TEXT = "A cat sits on the mat, and the rates rose by a quarter of a percent."
 MODEL = "noop"
 
@@ -70,6 +74,12 @@ def _calls(url: str, calls: int) -> None:
             "SIEClient.encode": lambda count: [client.encode(MODEL, TEXT) for _ in range(count)],
             "httpx.AsyncClient, msgpack": lambda count: runner.run(_bare_awaited(bare_awaited, url, count)),
             "SIEAsyncClient.encode": lambda count: runner.run(_ours_awaited(awaited, count)),
+            f"httpx.AsyncClient, {AT_ONCE} at a time": lambda count: runner.run(
+                _at_once(partial(_bare_awaited, bare_awaited, url), count)
+            ),
+            f"SIEAsyncClient.encode, {AT_ONCE} at a time": lambda count: runner.run(
+                _at_once(partial(_ours_awaited, awaited), count)
+            ),
         }
         spent: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
         for number in range(ROUNDS + 1):
@@ -112,6 +122,12 @@ async def _bare_awaited(http: httpx.AsyncClient, url: str, count: int) -> None:
 async def _ours_awaited(client: SIEAsyncClient, count: int) -> None:
     for _ in range(count):
         await client.encode(MODEL, TEXT)
+
+
+async def _at_once(run: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for task in range(AT_ONCE):
+            tasks.create_task(run(len(range(task, count, AT_ONCE))))
 
 
 def _long_row(kind: str, url: str, texts: int) -> list[str]:

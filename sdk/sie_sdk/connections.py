@@ -1,20 +1,26 @@
-"""The blocking client's own pool of connections, where the end of one wakes the thread that waits for a reply on it.
+"""Our clients' own pools of connections: what httpx's lack where many threads or tasks share one.
 
-Owns which sockets are open, and how they are closed. An event loop's pool needs none of it: whoever awaits a connection
-hears of its end. Not here: requests and what their errors mean (``transport``).
+Owns which sockets of a blocking client are open, and how they are closed; an event loop's need none of it: whoever
+awaits a connection hears of its end. And which of its pools a request of an awaiting client goes by. Not here:
+requests and what their errors mean (``transport``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import httpx
+
+FEW = 8
+"""Connections of one pool of an awaiting client. For each request httpcore looks at all of its pool for each of them
+that is idle (1.0.9): with 100 in one pool a call took ten times as long as one by itself."""
 
 
 class Connections(httpx.Client):
@@ -77,3 +83,61 @@ def _shut(opened: socket.socket) -> None:
     with contextlib.suppress(OSError):  # closed, or handed over to its TLS socket
         # Not the TLS socket's own method: after that, its reader would take what is still there for plain bytes.
         socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
+class AsyncConnections:
+    """The pools of one event loop, of `FEW` connections each. Requests beyond them wait here, first come first served.
+
+    Args:
+        max_connections: of all pools.
+        keep_alive: whether a connection is for many requests.
+    """
+
+    def __init__(self, max_connections: int, keep_alive: bool) -> None:
+        self.is_closed = False
+        self._keeps_alive = keep_alive
+        self._left = max_connections
+        self._turns = asyncio.Semaphore(max_connections)
+        self._certificates = httpx.create_ssl_context()
+        self._pools: list[_Pool] = []
+
+    @contextlib.asynccontextmanager
+    async def taken(self, patience_s: float) -> AsyncIterator[httpx.AsyncClient]:
+        """A pool with a connection for one request, for the time of a ``with`` block.
+
+        Raises:
+            httpx.PoolTimeout: there was none for ``patience_s``.
+        """
+        try:
+            async with asyncio.timeout(patience_s if self._turns.locked() else None):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise httpx.PoolTimeout("all connections are taken") from None
+        pool = next((pool for pool in self._pools if pool.free), None) or self._another()
+        pool.free -= 1
+        try:
+            yield pool.http
+        finally:
+            pool.free += 1
+            self._turns.release()
+
+    async def aclose(self) -> None:
+        """Close all connections; those that are being made are closed by who makes them."""
+        self.is_closed = True
+        for pool in self._pools:
+            await pool.http.aclose()
+
+    def _another(self) -> _Pool:
+        size = min(FEW, self._left)
+        self._left -= size
+        limits = httpx.Limits(max_connections=size, max_keepalive_connections=size if self._keeps_alive else 0)
+        self._pools.append(pool := _Pool(httpx.AsyncClient(limits=limits, verify=self._certificates), size))
+        return pool
+
+
+class _Pool:
+    """``free``: the connections that no request has."""
+
+    def __init__(self, http: httpx.AsyncClient, free: int) -> None:
+        self.http = http
+        self.free = free

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import httpx
 
 from sie_sdk import transport
+from sie_sdk.connections import AsyncConnections
 from sie_sdk.effects import Call, Effect, Reply, Report, Send, Server, Together, Wait
-from sie_sdk.errors import ConnectionFailedError, SIEError
+from sie_sdk.errors import SIEError
 from sie_sdk.types import Progress
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class Line(NamedTuple):
 class AsyncLine(NamedTuple):
     """An awaiting client's."""
 
-    http: httpx.AsyncClient
+    http: httpx.AsyncClient | AsyncConnections
     server: Server
     slots: asyncio.Semaphore
 
@@ -208,14 +209,14 @@ def _send(line: Line, send: Send) -> Reply | None:
 
 def _send_in_turn(line: Line, send: Send, stop: threading.Event) -> Reply | None:
     """`_send` over one of the connections that calls for many items share; none is kept while a call waits."""
-    end = time.monotonic() + _patience_s(send)
+    end = time.monotonic() + transport.patience_s(send)
     while not line.slots.acquire(timeout=CANCEL_CHECK_S):
         if stop.is_set():
             raise Stopped
         if send.cancel is not None and send.cancel.is_set():
             return None
         if time.monotonic() > end:
-            raise _no_connection(send)
+            raise transport.no_connection(send)
     try:
         return _send(line, send)
     finally:
@@ -339,13 +340,13 @@ async def _send_in_turn_async(line: AsyncLine, send: Send) -> Reply | None:
 
 async def _turn(line: AsyncLine, send: Send) -> bool:
     """Whether its turn came before it was cancelled."""
-    coming, end = asyncio.ensure_future(line.slots.acquire()), time.monotonic() + _patience_s(send)
+    coming, end = asyncio.ensure_future(line.slots.acquire()), time.monotonic() + transport.patience_s(send)
     try:
         while not coming.done():
             if send.cancel is not None and send.cancel.is_set():
                 return False
             if time.monotonic() > end:
-                raise _no_connection(send)
+                raise transport.no_connection(send)
             await asyncio.wait([coming], timeout=CANCEL_CHECK_S)
         return True
     except asyncio.CancelledError:
@@ -368,17 +369,6 @@ async def _pause_async(wait: Wait) -> None:
 
 
 # -- both --------------------------------------------------------------------------------------------------------------
-
-
-def _patience_s(send: Send) -> float:
-    return send.timeout_s if send.patience_s is None else send.patience_s
-
-
-def _no_connection(send: Send) -> ConnectionFailedError:
-    return ConnectionFailedError(
-        f"No connection was free within {_patience_s(send):.3g} s: other calls of this client have them all.",
-        hint="Make the client with more max_connections, or ask for less at a time.",
-    )
 
 
 def _advance(call: Call[T], outcome: Any) -> Effect:

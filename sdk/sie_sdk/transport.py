@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 
 import httpx
 
 from sie_sdk import arguments
-from sie_sdk.connections import Connections
+from sie_sdk.connections import AsyncConnections, Connections
 from sie_sdk.effects import Reply, Send, Server
 from sie_sdk.errors import ConfigurationError, ConnectionFailedError, InvalidInputError, SIEError, UnexpectedReplyError
 
@@ -29,12 +29,13 @@ CLOSED_HINT = "Make a new one, or leave its `with` block later."
 
 def sync_pool(max_connections: int, keep_alive: bool) -> httpx.Client:
     """A pool of at most ``max_connections`` connections for :func:`send`, each for one request or for many."""
-    return Connections(_limits(max_connections, keep_alive))
+    idle = max_connections if keep_alive else 0
+    return Connections(httpx.Limits(max_connections=max_connections, max_keepalive_connections=idle))
 
 
-def async_pool(max_connections: int, keep_alive: bool) -> httpx.AsyncClient:
+def async_pool(max_connections: int, keep_alive: bool) -> AsyncConnections:
     """:func:`sync_pool` for :func:`send_async`."""
-    return httpx.AsyncClient(limits=_limits(max_connections, keep_alive))
+    return AsyncConnections(max_connections, keep_alive)
 
 
 def end(http: httpx.Client) -> None:
@@ -66,11 +67,11 @@ def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
         return _reply(effect, response, body)
 
 
-async def send_async(http: httpx.AsyncClient, server: Server, effect: Send) -> Reply:
+async def send_async(http: httpx.AsyncClient | AsyncConnections, server: Server, effect: Send) -> Reply:
     """:func:`send`, awaited."""
     with _translated(http, server, effect):
-        async with asyncio.timeout(effect.patience_s):
-            response = await http.send(_request(http, server, effect), stream=True)
+        async with asyncio.timeout(effect.patience_s), _pool(http, effect) as pool:
+            response = await pool.send(_request(pool, server, effect), stream=True)
             body = _Body(server, effect, response)
             try:
                 async for chunk in response.aiter_bytes():
@@ -105,9 +106,8 @@ class _Body:
         self.chunks.append(chunk)
 
 
-def _limits(max_connections: int, keep_alive: bool) -> httpx.Limits:
-    idle = max_connections if keep_alive else 0
-    return httpx.Limits(max_connections=max_connections, max_keepalive_connections=idle)
+def _pool(http: httpx.AsyncClient | AsyncConnections, send: Send) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+    return http.taken(patience_s(send)) if isinstance(http, AsyncConnections) else nullcontext(http)
 
 
 def _request(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send) -> httpx.Request:
@@ -127,8 +127,23 @@ def _reply(send: Send, response: httpx.Response, body: _Body) -> Reply:
     return Reply(response.status_code, response.headers, b"".join(body.chunks), send.headers.get("X-Request-ID"))
 
 
+def no_connection(send: Send) -> ConnectionFailedError:
+    """Others had all connections for as long as a request waits for one."""
+    return ConnectionFailedError(
+        f"No connection was free within {patience_s(send):.3g} s: other calls of this client have them all.",
+        hint="Make the client with more max_connections, or ask for less at a time.",
+    )
+
+
+def patience_s(send: Send) -> float:
+    """How long a request waits for a connection."""
+    return send.timeout_s if send.patience_s is None else send.patience_s
+
+
 @contextmanager
-def _translated(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send) -> Iterator[None]:
+def _translated(
+    http: httpx.Client | httpx.AsyncClient | AsyncConnections, server: Server, send: Send
+) -> Iterator[None]:
     try:
         yield
     except Exception as reason:
@@ -159,6 +174,8 @@ def _error_of(reason: Exception, server: str, send: Send) -> SIEError:
             )
         case httpx.DecodingError() | httpx.TooManyRedirects():
             return UnexpectedReplyError(f"The reply of {server} cannot be read: {reason}.")
+        case httpx.PoolTimeout():
+            return no_connection(send)
         case httpx.TimeoutException() | TimeoutError():
             return ConnectionFailedError(f"{server} did not answer in time ({type(reason).__name__}).")
     return ConnectionFailedError(

@@ -10,10 +10,21 @@ from typing import Any
 
 import pytest
 
-from sie_sdk import CancelledByCallerError, DeadlineExceededError, QueueUnavailableError, SIEAsyncClient, SIEClient
+from sie_sdk import (
+    CancelledByCallerError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    QueueUnavailableError,
+    SIEAsyncClient,
+    SIEClient,
+    transport,
+    wire,
+)
 from sie_sdk.chunks import ITEMS
+from sie_sdk.connections import FEW
+from sie_sdk.effects import Send
 from tests.platform import wait_until
-from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, computed, refused
+from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, Silent, computed, refused
 
 MANY = 2 * ITEMS
 
@@ -108,3 +119,51 @@ def test_who_waits_for_a_connection_minds_its_deadline_and_its_cancellation(
     assert (len(server.asked), holding.done()) == (1, False)
     go.set()
     assert len(holding.result(30)) == MANY
+
+
+async def test_an_awaiting_client_opens_no_more_connections_than_it_may_and_all_calls_have_their_turn(
+    server: ScriptedServer,
+) -> None:
+    most, lock, full = FEW + 2, threading.Lock(), threading.Event()
+    at_once: list[int] = [0]
+
+    def computes(asked: Asked) -> Answer:
+        with lock:
+            at_once.append(at_once[-1] + 1)
+            if at_once[-1] == most:
+                full.set()
+        full.wait(30)  # nobody is answered before all connections are taken
+        with lock:
+            at_once.append(at_once[-1] - 1)
+        return computed(asked)
+
+    server.computes = computes
+    async with SIEAsyncClient(server.url, max_connections=most) as client:
+        results = await asyncio.gather(*(client.encode("m", str(number)) for number in range(3 * most)))
+    assert [result.dense[0] for result in results if result.dense is not None] == [*range(3 * most)]
+    assert max(at_once) == most
+
+
+async def test_calls_of_an_awaiting_client_that_wait_for_a_connection_go_first_come_first_served(
+    server: ScriptedServer,
+) -> None:
+    server.computes = computed
+    async with SIEAsyncClient(server.url, max_connections=1) as client:
+        await asyncio.gather(*(client.encode("m", str(number)) for number in range(20)))
+    numbers = [wire.parse_encode(asked.body, None).items[0].text for asked in server.asked]
+    assert numbers == [str(number) for number in range(20)]
+
+
+async def test_a_call_that_gets_no_connection_says_so(server: ScriptedServer) -> None:
+    server.computes = silent = Silent()
+    async with SIEAsyncClient(server.url, max_connections=1) as client:
+        first = asyncio.create_task(client.encode("m", "a", wait_for_capacity=False))
+        try:
+            assert await asyncio.to_thread(silent.came.wait, 30)
+            held = client._line()
+            async with asyncio.timeout(30):
+                with pytest.raises(ConnectionFailedError, match=r"No connection was free within 0\.01 s"):
+                    await transport.send_async(held.http, held.server, Send("GET", "/", {}, timeout_s=0.01))
+        finally:
+            silent.left.set()
+            await asyncio.gather(first, return_exceptions=True)
