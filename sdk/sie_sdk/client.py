@@ -227,10 +227,10 @@ class SIEClient(_Client["httpx.Client"]):
                 slots.release(held)
 
     def _line(self) -> Line:
-        from sie_sdk import drivers, transport
+        from sie_sdk import connections, drivers
 
         def open() -> Line:
-            http = self._own_http or transport.sync_pool(self._max_connections, self._keeps_alive)
+            http = self._own_http or connections.Connections(self._max_connections, self._keeps_alive)
             return drivers.Line(http, self._server, threading.Semaphore(self._half))
 
         return self._opened(os.getpid(), open)
@@ -299,12 +299,12 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
     def _line(self) -> AsyncLine:
         import asyncio
 
-        from sie_sdk import drivers, transport
+        from sie_sdk import connections, drivers
 
         def open() -> AsyncLine:
             for ended in [loop for loop in [*self._lines] if loop.is_closed()]:
                 self._lines.pop(ended, None)
-            http = self._own_http or transport.async_pool(self._max_connections, self._keeps_alive)
+            http = self._own_http or connections.AsyncConnections(self._max_connections, self._keeps_alive)
             return drivers.AsyncLine(http, self._server, asyncio.Semaphore(self._half))
 
         return self._opened(asyncio.get_running_loop(), open)

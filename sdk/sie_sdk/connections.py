@@ -1,8 +1,11 @@
-"""Our clients' own pools of connections: what httpx's lack where many threads or tasks share one.
+"""Our clients' own connections, each in an httpx client of its own: whose turn it is, and how all of them end.
 
-Owns which sockets of a blocking client are open, and how they are closed; an event loop's need none of it: whoever
-awaits a connection hears of its end. And which of its pools a request of an awaiting client goes by. Not here:
-requests and what their errors mean (``transport``).
+In one pool of httpcore (1.0.9) each call looks at each idle connection, and for each of these at all: with 100 of them
+an awaited call took ten times as long as one by itself. Of requests that wait for one of a few, those that have come
+last are often first. And a pool may close a connection on which another thread has just sent a request, which then
+stands still until its timeout (https://github.com/encode/httpcore/issues/1110).
+
+Not here: requests and what their errors mean (``transport``).
 """
 
 from __future__ import annotations
@@ -11,38 +14,116 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
 import httpx
 
-FEW = 8
-"""Connections of one pool of an awaiting client. For each request httpcore looks at all of its pool for each of them
-that is idle (1.0.9): with 100 in one pool a call took ten times as long as one by itself."""
+
+class Connections:
+    """A blocking client's. Threads that want more than there may be wait for one.
+
+    Args:
+        max_connections: at a time.
+        keep_alive: whether a connection is for many requests.
+    """
+
+    def __init__(self, max_connections: int, keep_alive: bool) -> None:
+        self.is_closed = False
+        self._limits = _one(keep_alive)
+        self._turns = Turns(max_connections)
+        self._certificates = httpx.create_ssl_context()  # some 40 ms of a core
+        self._clients: list[_Ending] = []
+        self._free: list[_Ending] = []
+
+    @contextlib.contextmanager
+    def taken(self, patience_s: float) -> Iterator[httpx.Client]:
+        """A client whose connection no other request has, for the time of a ``with`` block.
+
+        Raises:
+            httpx.PoolTimeout: there was none for ``patience_s``.
+        """
+        if not self._turns.acquire(patience_s):
+            raise _none_free()
+        try:
+            client = self._free.pop()
+        except IndexError:
+            self._clients.append(client := _Ending(limits=self._limits, verify=self._certificates))
+        try:
+            if self.is_closed:
+                client.end()
+            yield client
+        finally:
+            self._free.append(client)  # the next request takes it, so that no more are open than are needed
+            self._turns.release()
+
+    def end(self) -> None:
+        """End what is under way, in whichever thread; one that is being connected ends as soon as it is."""
+        self.is_closed = True
+        for client in [*self._clients]:
+            client.end()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.end()
+        for client in [*self._clients]:
+            client.close()
 
 
-class Connections(httpx.Client):
+class Turns:
+    """A semaphore whose threads go first come first served. ``threading``'s gives what one lets go of to itself again,
+    if it is back before the next one has woken."""
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._lock = threading.Lock()
+        self.waiting: deque[threading.Event] = deque()
+
+    def acquire(self, patience_s: float) -> bool:
+        """Take a turn; whether there was one within that time."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return True
+            self.waiting.append(given := threading.Event())
+        try:
+            given.wait(patience_s)
+        except BaseException:  # Ctrl-C
+            if not self._withdrawn(given):
+                self.release()
+            raise
+        return not self._withdrawn(given)
+
+    def release(self) -> None:
+        """Give a turn to who has waited longest."""
+        with self._lock:
+            if self.waiting:
+                self.waiting.popleft().set()
+            else:
+                self._free += 1
+
+    def _withdrawn(self, given: threading.Event) -> bool:
+        """Whether a thread no longer waits, and has no turn."""
+        with self._lock:
+            if waits := not given.is_set():
+                self.waiting.remove(given)
+            return waits
+
+
+class _Ending(httpx.Client):
     """An httpx client that knows its sockets: to close one wakes nobody who waits on it, to shut it down does.
-
-    Its pool itself may close one that a request has just been sent on: a thread finds it idle, another takes it
-    (httpcore 1.0.9, https://github.com/encode/httpcore/issues/1110). That request fails at once, and may be repeated,
-    instead of waiting until its timeout.
 
     httpx opens them as ever, for proxies and TLS too, and tells the ``trace`` of the request they are opened for. If it
     did not tell any more, calls would end by their timeouts (``tests/sdk/test_network.py``).
     """
 
-    def __init__(self, limits: httpx.Limits) -> None:
-        super().__init__(limits=limits)
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**keywords)
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._sockets_lock = threading.Lock()
         self._ended = False
-
-    @property
-    def is_closed(self) -> bool:
-        return self._ended or super().is_closed
 
     def build_request(self, *args: Any, **keywords: Any) -> httpx.Request:
         request = super().build_request(*args, **keywords)
@@ -50,33 +131,21 @@ class Connections(httpx.Client):
         return request
 
     def end(self) -> None:
-        """End what is under way, in whichever thread; one that is being connected ends as soon as it is."""
         with self._sockets_lock:
             self._ended = True
             opened = [*self._sockets]
         for each in opened:
             _shut(each)
 
-    def close(self) -> None:
-        self.end()
-        super().close()
-
     def _traced(self, event: str, info: Mapping[str, Any]) -> None:
         if not event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             return
-        stream = info["return_value"]
-        opened: socket.socket = stream.get_extra_info("socket")
-        stream.close = partial(_close, opened)
+        opened: socket.socket = info["return_value"].get_extra_info("socket")
         with self._sockets_lock:
             self._sockets.add(opened)
             ended = self._ended
         if ended:
             _shut(opened)
-
-
-def _close(opened: socket.socket) -> None:
-    _shut(opened)
-    opened.close()
 
 
 def _shut(opened: socket.socket) -> None:
@@ -86,58 +155,45 @@ def _shut(opened: socket.socket) -> None:
 
 
 class AsyncConnections:
-    """The pools of one event loop, of `FEW` connections each. Requests beyond them wait here, first come first served.
-
-    Args:
-        max_connections: of all pools.
-        keep_alive: whether a connection is for many requests.
-    """
+    """An awaiting client's, of one event loop. Requests beyond them wait, first come first served. Args as above."""
 
     def __init__(self, max_connections: int, keep_alive: bool) -> None:
         self.is_closed = False
-        self._keeps_alive = keep_alive
-        self._left = max_connections
+        self._limits = _one(keep_alive)
         self._turns = asyncio.Semaphore(max_connections)
         self._certificates = httpx.create_ssl_context()
-        self._pools: list[_Pool] = []
+        self._clients: list[httpx.AsyncClient] = []
+        self._free: list[httpx.AsyncClient] = []
 
     @contextlib.asynccontextmanager
     async def taken(self, patience_s: float) -> AsyncIterator[httpx.AsyncClient]:
-        """A pool with a connection for one request, for the time of a ``with`` block.
-
-        Raises:
-            httpx.PoolTimeout: there was none for ``patience_s``.
-        """
+        """See `Connections.taken`."""
         try:
             async with asyncio.timeout(patience_s if self._turns.locked() else None):
                 await self._turns.acquire()
         except TimeoutError:
-            raise httpx.PoolTimeout("all connections are taken") from None
-        pool = next((pool for pool in self._pools if pool.free), None) or self._another()
-        pool.free -= 1
+            raise _none_free() from None
+        client = self._free.pop() if self._free else self._another()
         try:
-            yield pool.http
+            yield client
         finally:
-            pool.free += 1
+            self._free.append(client)
             self._turns.release()
 
     async def aclose(self) -> None:
         """Close all connections; those that are being made are closed by who makes them."""
         self.is_closed = True
-        for pool in self._pools:
-            await pool.http.aclose()
+        for client in self._clients:
+            await client.aclose()
 
-    def _another(self) -> _Pool:
-        size = min(FEW, self._left)
-        self._left -= size
-        limits = httpx.Limits(max_connections=size, max_keepalive_connections=size if self._keeps_alive else 0)
-        self._pools.append(pool := _Pool(httpx.AsyncClient(limits=limits, verify=self._certificates), size))
-        return pool
+    def _another(self) -> httpx.AsyncClient:
+        self._clients.append(client := httpx.AsyncClient(limits=self._limits, verify=self._certificates))
+        return client
 
 
-class _Pool:
-    """``free``: the connections that no request has."""
+def _one(keep_alive: bool) -> httpx.Limits:
+    return httpx.Limits(max_connections=1, max_keepalive_connections=int(keep_alive))
 
-    def __init__(self, http: httpx.AsyncClient, free: int) -> None:
-        self.http = http
-        self.free = free
+
+def _none_free() -> httpx.PoolTimeout:
+    return httpx.PoolTimeout("all connections are taken")

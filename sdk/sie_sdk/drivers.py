@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import httpx
 
 from sie_sdk import transport
-from sie_sdk.connections import AsyncConnections
+from sie_sdk.connections import AsyncConnections, Connections
 from sie_sdk.effects import Call, Effect, Reply, Report, Send, Server, Together, Wait
 from sie_sdk.errors import SIEError
 from sie_sdk.types import Progress
@@ -37,7 +37,7 @@ Listener: TypeAlias = Callable[[Progress], object] | None
 class Line(NamedTuple):
     """A blocking client's way to its server. ``slots``: how many of its connections calls for many items may take."""
 
-    http: httpx.Client
+    http: httpx.Client | Connections
     server: Server
     slots: threading.Semaphore
 

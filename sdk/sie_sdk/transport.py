@@ -1,4 +1,4 @@
-"""HTTP requests over httpx: the pools of connections, and the only place where httpx's errors are translated.
+"""HTTP requests over httpx, and the only place where httpx's errors are translated.
 
 Owns timeouts of connections and what a failed one means. Not here: when to send or wait (``settle``), running calls
 (``drivers``). Imported on a client's first use, because httpx takes longer to import than the rest of the SDK.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from typing import TypeAlias
 
 import httpx
 
@@ -23,28 +24,19 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_REPLY_BYTES = 512 * 1024 * 1024
 """At most this many bytes in a reply, unpacked: twice what a server answers by itself, and a bound where one lies."""
 
+Http: TypeAlias = httpx.Client | Connections | httpx.AsyncClient | AsyncConnections
+
 CLOSED = "This client is closed."
 CLOSED_HINT = "Make a new one, or leave its `with` block later."
 
 
-def sync_pool(max_connections: int, keep_alive: bool) -> httpx.Client:
-    """A pool of at most ``max_connections`` connections for :func:`send`, each for one request or for many."""
-    idle = max_connections if keep_alive else 0
-    return Connections(httpx.Limits(max_connections=max_connections, max_keepalive_connections=idle))
-
-
-def async_pool(max_connections: int, keep_alive: bool) -> AsyncConnections:
-    """:func:`sync_pool` for :func:`send_async`."""
-    return AsyncConnections(max_connections, keep_alive)
-
-
-def end(http: httpx.Client) -> None:
-    """End the requests that are under way in a pool of :func:`sync_pool`; a client of the caller's own goes on."""
+def end(http: httpx.Client | Connections) -> None:
+    """End the requests that are under way over our own connections; a client of the caller's own goes on."""
     if isinstance(http, Connections):
         http.end()
 
 
-def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
+def send(http: httpx.Client | Connections, server: Server, effect: Send) -> Reply:
     """One request and its reply, whatever its status.
 
     Raises:
@@ -52,8 +44,9 @@ def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
         InvalidInputError, UnexpectedReplyError: the request cannot be sent, or its reply not be read.
     """
     end = None if effect.patience_s is None else time.monotonic() + effect.patience_s
-    with _translated(http, server, effect):
-        response = http.send(_request(http, server, effect), stream=True)
+    own = http.taken(patience_s(effect)) if isinstance(http, Connections) else nullcontext(http)
+    with _translated(http, server, effect), own as client:
+        response = client.send(_request(client, server, effect), stream=True)
         body = _Body(server, effect, response)
         try:
             for chunk in response.iter_bytes():
@@ -63,15 +56,16 @@ def send(http: httpx.Client, server: Server, effect: Send) -> Reply:
         finally:
             response.close()
         if http.is_closed and (stream := response.extensions.get("network_stream")) is not None:
-            stream.close()  # it was still being connected when the pool was closed, which then knew nothing of it
+            stream.close()  # it was still being connected when its client was closed, which then knew nothing of it
         return _reply(effect, response, body)
 
 
 async def send_async(http: httpx.AsyncClient | AsyncConnections, server: Server, effect: Send) -> Reply:
     """:func:`send`, awaited."""
+    own = http.taken(patience_s(effect)) if isinstance(http, AsyncConnections) else nullcontext(http)
     with _translated(http, server, effect):
-        async with asyncio.timeout(effect.patience_s), _pool(http, effect) as pool:
-            response = await pool.send(_request(pool, server, effect), stream=True)
+        async with asyncio.timeout(effect.patience_s), own as client:
+            response = await client.send(_request(client, server, effect), stream=True)
             body = _Body(server, effect, response)
             try:
                 async for chunk in response.aiter_bytes():
@@ -106,10 +100,6 @@ class _Body:
         self.chunks.append(chunk)
 
 
-def _pool(http: httpx.AsyncClient | AsyncConnections, send: Send) -> AbstractAsyncContextManager[httpx.AsyncClient]:
-    return http.taken(patience_s(send)) if isinstance(http, AsyncConnections) else nullcontext(http)
-
-
 def _request(http: httpx.Client | httpx.AsyncClient, server: Server, send: Send) -> httpx.Request:
     headers = httpx.Headers(send.headers | server.headers)
     if send.texts:
@@ -141,9 +131,7 @@ def patience_s(send: Send) -> float:
 
 
 @contextmanager
-def _translated(
-    http: httpx.Client | httpx.AsyncClient | AsyncConnections, server: Server, send: Send
-) -> Iterator[None]:
+def _translated(http: Http, server: Server, send: Send) -> Iterator[None]:
     try:
         yield
     except Exception as reason:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
 from sie_sdk import (
@@ -29,6 +28,7 @@ from sie_sdk import (
     UnexpectedReplyError,
     transport,
 )
+from sie_sdk.connections import Connections
 from tests.conftest import eventually
 from tests.sdk.conftest import waiting_for_bytes
 from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, Silent, accepted, computed, vectors
@@ -141,14 +141,14 @@ def test_of_threads_that_race_to_the_first_call_one_opens_the_connections(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script = [vectors() for _ in range(8)]
-    made: list[httpx.Client] = []
-    ready, open_pool = threading.Barrier(8), transport.sync_pool
+    made: list[Connections] = []
+    ready, make = threading.Barrier(8), Connections.__init__
 
-    def opened(*limits: Any) -> httpx.Client:
-        made.append(open_pool(*limits))
-        return made[-1]
+    def counted(self: Connections, *limits: Any) -> None:
+        made.append(self)
+        make(self, *limits)
 
-    monkeypatch.setattr(transport, "sync_pool", opened)
+    monkeypatch.setattr(Connections, "__init__", counted)
     with SIEClient(server.url) as client, ThreadPoolExecutor(8) as threads:
 
         def call() -> Any:

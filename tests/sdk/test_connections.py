@@ -12,6 +12,7 @@ import pytest
 
 from sie_sdk import (
     CancelledByCallerError,
+    ConfigurationError,
     ConnectionFailedError,
     DeadlineExceededError,
     QueueUnavailableError,
@@ -21,7 +22,7 @@ from sie_sdk import (
     wire,
 )
 from sie_sdk.chunks import ITEMS
-from sie_sdk.connections import FEW
+from sie_sdk.connections import Turns
 from sie_sdk.effects import Send
 from tests.platform import wait_until
 from tests.sdk.scripted_server import Answer, Asked, ScriptedServer, Silent, computed, refused
@@ -121,32 +122,44 @@ def test_who_waits_for_a_connection_minds_its_deadline_and_its_cancellation(
     assert len(holding.result(30)) == MANY
 
 
-async def test_an_awaiting_client_opens_no_more_connections_than_it_may_and_all_calls_have_their_turn(
-    server: ScriptedServer,
-) -> None:
-    most, lock, full = FEW + 2, threading.Lock(), threading.Event()
-    at_once: list[int] = [0]
+class Crowd:
+    """Answers nobody before so many have asked at once, and notes how many have."""
 
-    def computes(asked: Asked) -> Answer:
-        with lock:
-            at_once.append(at_once[-1] + 1)
-            if at_once[-1] == most:
-                full.set()
-        full.wait(30)  # nobody is answered before all connections are taken
-        with lock:
-            at_once.append(at_once[-1] - 1)
+    def __init__(self, most: int) -> None:
+        self.most = 0
+        self._wanted = most
+        self._now = 0
+        self._lock, self._full = threading.Lock(), threading.Event()
+
+    def __call__(self, asked: Asked) -> Answer:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            if self._now == self._wanted:
+                self._full.set()
+        self._full.wait(30)
+        with self._lock:
+            self._now -= 1
         return computed(asked)
 
-    server.computes = computes
-    async with SIEAsyncClient(server.url, max_connections=most) as client:
-        results = await asyncio.gather(*(client.encode("m", str(number)) for number in range(3 * most)))
-    assert [result.dense[0] for result in results if result.dense is not None] == [*range(3 * most)]
-    assert max(at_once) == most
+
+async def test_tasks_open_no_more_connections_than_they_may_and_all_have_their_turn(server: ScriptedServer) -> None:
+    server.computes = crowd = Crowd(10)
+    async with SIEAsyncClient(server.url, max_connections=10) as client:
+        results = await asyncio.gather(*(client.encode("m", str(number)) for number in range(30)))
+    assert [result.dense[0] for result in results if result.dense is not None] == [*range(30)]
+    assert crowd.most == 10
 
 
-async def test_calls_of_an_awaiting_client_that_wait_for_a_connection_go_first_come_first_served(
-    server: ScriptedServer,
-) -> None:
+def test_threads_open_no_more_connections_than_they_may_and_all_have_their_turn(server: ScriptedServer) -> None:
+    server.computes = crowd = Crowd(4)
+    with SIEClient(server.url, max_connections=4) as client, ThreadPoolExecutor(16) as threads:
+        results = [*threads.map(lambda number: client.encode("m", str(number)), range(64))]
+    assert [result.dense[0] for result in results if result.dense is not None] == [*range(64)]
+    assert crowd.most == 4
+
+
+async def test_tasks_that_wait_for_a_connection_go_first_come_first_served(server: ScriptedServer) -> None:
     server.computes = computed
     async with SIEAsyncClient(server.url, max_connections=1) as client:
         await asyncio.gather(*(client.encode("m", str(number)) for number in range(20)))
@@ -154,16 +167,71 @@ async def test_calls_of_an_awaiting_client_that_wait_for_a_connection_go_first_c
     assert numbers == [str(number) for number in range(20)]
 
 
+def test_threads_that_wait_for_a_turn_go_first_come_first_served() -> None:
+    turns, order = Turns(1), list[int]()
+    assert turns.acquire(0)
+
+    def wait(number: int) -> None:
+        assert turns.acquire(30)
+        order.append(number)
+        turns.release()
+
+    threads = []
+    for number in range(8):
+        threads.append(thread := threading.Thread(target=wait, args=(number,)))
+        thread.start()
+        wait_until(lambda: len(turns.waiting) == number + 1)  # noqa: B023 - asked at once
+    assert not turns.acquire(0.001)
+    turns.release()
+    for thread in threads:
+        thread.join(30)
+    assert order == [*range(8)]
+    assert turns.acquire(0), "who gave up kept none"
+
+
 async def test_a_call_that_gets_no_connection_says_so(server: ScriptedServer) -> None:
     server.computes = silent = Silent()
+    wanted = Send("GET", "/", {}, timeout_s=0.01)
     async with SIEAsyncClient(server.url, max_connections=1) as client:
-        first = asyncio.create_task(client.encode("m", "a", wait_for_capacity=False))
+        first = asyncio.create_task(client.encode("m", "a"))
         try:
             assert await asyncio.to_thread(silent.came.wait, 30)
-            held = client._line()
-            async with asyncio.timeout(30):
-                with pytest.raises(ConnectionFailedError, match=r"No connection was free within 0\.01 s"):
-                    await transport.send_async(held.http, held.server, Send("GET", "/", {}, timeout_s=0.01))
+            line = client._line()
+            with pytest.raises(ConnectionFailedError, match=r"No connection was free within 0\.01 s"):
+                await transport.send_async(line.http, line.server, wanted)
         finally:
             silent.left.set()
-            await asyncio.gather(first, return_exceptions=True)
+            await first
+
+
+def test_a_thread_that_gets_no_connection_says_so(server: ScriptedServer) -> None:
+    server.computes = silent = Silent()
+    wanted = Send("GET", "/", {}, timeout_s=0.01)
+    with SIEClient(server.url, max_connections=1) as client, ThreadPoolExecutor(1) as threads:
+        first = threads.submit(client.encode, "m", "a")
+        try:
+            assert silent.came.wait(30)
+            line = client._line()
+            with pytest.raises(ConnectionFailedError, match=r"No connection was free within 0\.01 s"):
+                transport.send(line.http, line.server, wanted)
+        finally:
+            silent.left.set()
+            first.result(30)
+
+
+def test_a_thread_that_waits_for_a_connection_when_its_client_is_closed_ends_with_that(server: ScriptedServer) -> None:
+    server.computes = silent = Silent()
+    with SIEClient(server.url, max_connections=1) as client, ThreadPoolExecutor(2) as threads:
+        try:
+            first = threads.submit(client.encode, "m", "a")
+            assert silent.came.wait(30)
+            turns: Turns = client._line().http._turns  # type: ignore[union-attr]  # our own
+            second = threads.submit(client.encode, "m", "b")
+            wait_until(lambda: len(turns.waiting) == 1)
+            client.close()
+            for call in (first, second):
+                with pytest.raises(ConfigurationError, match="This client is closed"):
+                    call.result(30)
+        finally:
+            silent.left.set()
+    assert len(server.asked) == 1

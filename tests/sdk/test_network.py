@@ -128,46 +128,6 @@ def test_closing_a_client_ends_a_call_that_waits_for_its_reply_over_any_connecti
 
 
 @pytest.mark.usefixtures("trusted")
-@pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("by_proxy", [False, True], ids=["directly", "by proxy"])
-def test_a_request_whose_connection_the_pool_closes_is_repeated_at_once(
-    scheme: str,
-    by_proxy: bool,
-    request: pytest.FixtureRequest,
-    proxy: Proxy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    far: ScriptedServer = request.getfixturevalue("server" if scheme == "http" else "secure")
-    far.computes = silent = Silent()
-    if by_proxy:
-        monkeypatch.setenv(f"{scheme}_proxy", proxy.url)
-        monkeypatch.setenv("no_proxy", "")
-        monkeypatch.setenv("NO_PROXY", "")
-    with ThreadPoolExecutor(1) as threads, SIEClient(far.url) as client:
-        try:
-            call = threads.submit(client.encode, "m", "a")
-            assert silent.came.wait(30)
-            wait_until(lambda: waiting_for_bytes() == 1 + (by_proxy and scheme == "http"))
-            for connection in connections(client):
-                connection.close()  # as it does where one thread finds idle what another has just taken
-            wait_until(lambda: len(far.asked) == 2)
-            silent.left.set()
-            assert call.result(30).dense is not None
-        finally:
-            silent.left.set()
-    first, again = (asked.headers["idempotency-key"] for asked in far.asked)
-    assert first == again
-
-
-def connections(client: SIEClient) -> list[Any]:
-    """What the pools of the client's only line have open."""
-    http = client._line().http
-    transports = [http._transport, *http._mounts.values()]
-    pools = [transport._pool for transport in transports if isinstance(transport, httpx.HTTPTransport)]
-    return [connection for pool in pools for connection in pool.connections]
-
-
-@pytest.mark.usefixtures("trusted")
 def test_a_call_whose_connection_is_still_being_made_when_its_client_is_closed_ends_with_that(
     authority: trustme.CA,
 ) -> None:
