@@ -14,12 +14,16 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
 import httpx
+
+IDLE_S = 5.0
+"""A connection that was not needed for so long is closed, when another one is no longer needed."""
 
 
 class Connections:
@@ -36,7 +40,8 @@ class Connections:
         self._turns = Turns(max_connections)
         self._certificates = httpx.create_ssl_context()  # some 40 ms of a core
         self._clients: list[_Ending] = []
-        self._free: list[_Ending] = []
+        self._free: deque[tuple[_Ending, float]] = deque()
+        """And since when. The next request takes the last one, so that no more are open than are needed."""
 
     @contextlib.contextmanager
     def taken(self, patience_s: float) -> Iterator[httpx.Client]:
@@ -48,7 +53,7 @@ class Connections:
         if not self._turns.acquire(patience_s):
             raise _none_free()
         try:
-            client = self._free.pop()
+            client, _ = self._free.pop()
         except IndexError:
             self._clients.append(client := _Ending(limits=self._limits, verify=self._certificates))
         try:
@@ -56,8 +61,9 @@ class Connections:
                 client.end()
             yield client
         finally:
-            self._free.append(client)  # the next request takes it, so that no more are open than are needed
+            self._free.append((client, time.monotonic()))
             self._turns.release()
+            self._close_idle()
 
     def end(self) -> None:
         """End what is under way, in whichever thread; one that is being connected ends as soon as it is."""
@@ -70,6 +76,13 @@ class Connections:
         self.end()
         for client in [*self._clients]:
             client.close()
+
+    def _close_idle(self) -> None:
+        with contextlib.suppress(IndexError):  # others have taken them all
+            if time.monotonic() - self._free[0][1] > IDLE_S:
+                client, _ = self._free.popleft()
+                self._clients.remove(client)
+                client.close()
 
 
 class Turns:
@@ -163,7 +176,7 @@ class AsyncConnections:
         self._turns = asyncio.Semaphore(max_connections)
         self._certificates = httpx.create_ssl_context()
         self._clients: list[httpx.AsyncClient] = []
-        self._free: list[httpx.AsyncClient] = []
+        self._free: deque[tuple[httpx.AsyncClient, float]] = deque()
 
     @contextlib.asynccontextmanager
     async def taken(self, patience_s: float) -> AsyncIterator[httpx.AsyncClient]:
@@ -173,12 +186,16 @@ class AsyncConnections:
                 await self._turns.acquire()
         except TimeoutError:
             raise _none_free() from None
-        client = self._free.pop() if self._free else self._another()
+        client = self._free.pop()[0] if self._free else self._another()
         try:
             yield client
         finally:
-            self._free.append(client)
+            self._free.append((client, time.monotonic()))
             self._turns.release()
+            if time.monotonic() - self._free[0][1] > IDLE_S:
+                client, _ = self._free.popleft()
+                self._clients.remove(client)
+                await client.aclose()
 
     async def aclose(self) -> None:
         """Close all connections; those that are being made are closed by who makes them."""
@@ -192,7 +209,7 @@ class AsyncConnections:
 
 
 def _one(keep_alive: bool) -> httpx.Limits:
-    return httpx.Limits(max_connections=1, max_keepalive_connections=int(keep_alive))
+    return httpx.Limits(max_connections=1, max_keepalive_connections=int(keep_alive), keepalive_expiry=IDLE_S)
 
 
 def _none_free() -> httpx.PoolTimeout:

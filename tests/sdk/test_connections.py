@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from sie_sdk import (
@@ -18,6 +19,7 @@ from sie_sdk import (
     QueueUnavailableError,
     SIEAsyncClient,
     SIEClient,
+    connections,
     transport,
     wire,
 )
@@ -187,6 +189,36 @@ def test_threads_that_wait_for_a_turn_go_first_come_first_served() -> None:
         thread.join(30)
     assert order == [*range(8)]
     assert turns.acquire(0), "who gave up kept none"
+
+
+async def test_connections_that_tasks_no_longer_need_are_closed(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.computes = Crowd(8)
+    async with SIEAsyncClient(server.url) as client:
+        await asyncio.gather(*(client.encode("m", "1") for _ in range(8)))
+        server.computes = computed
+        opened: list[httpx.AsyncClient] = [*client._line().http._clients]  # type: ignore[union-attr]  # our own
+        monkeypatch.setattr(connections, "IDLE_S", 0.0)
+        for _ in range(8):
+            await client.encode("m", "1")
+        assert len(opened) == 8
+        assert sum(not each.is_closed for each in opened) <= 1
+
+
+def test_connections_that_threads_no_longer_need_are_closed(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.computes = Crowd(8)
+    with SIEClient(server.url) as client, ThreadPoolExecutor(8) as threads:
+        assert len([*threads.map(lambda _: client.encode("m", "1"), range(8))]) == 8
+        server.computes = computed
+        opened: list[httpx.Client] = [*client._line().http._clients]  # type: ignore[union-attr]
+        monkeypatch.setattr(connections, "IDLE_S", 0.0)
+        for _ in range(8):
+            client.encode("m", "1")
+        assert len(opened) == 8
+        assert sum(not each.is_closed for each in opened) <= 1
 
 
 async def test_a_call_that_gets_no_connection_says_so(server: ScriptedServer) -> None:
