@@ -43,6 +43,9 @@ READING = 4
 """Of them so many fetch what is to be sent: up to 20 MiB each, if a request was split."""
 PER_HOST = 16
 """At most so many of them at one host, so that one that hangs keeps the others' room free."""
+KEPT_ALIVE = 20
+"""Connections that wait for the next result. For each request httpcore (1.0.9) looks at each of these, and for each at
+all: with 64 a POST took 11 ms of a core, and takes 3."""
 ANSWER_S = 20.0
 """How long a sink may take to answer; less than whoever has a result in hand may take over it."""
 TRIES = 12
@@ -121,7 +124,7 @@ class Dispatcher:
             trust_env=False,
             headers={"User-Agent": f"sie-knative/{__version__}"},
             timeout=ANSWER_S,
-            limits=httpx.Limits(max_connections=IN_HAND),
+            limits=httpx.Limits(max_connections=IN_HAND, max_keepalive_connections=KEPT_ALIVE),
         )
 
     async def run(self) -> None:
