@@ -1,8 +1,8 @@
 """What a request's body is full of: texts, ids, packed vectors and media take no more memory than they have bytes, or a
 few times as much; anything else up to sixty times, vectors in JSON among it.
 
-Owns telling the two apart, and counting before anything is made of either: pure functions over bytes. The limits are
-``wire``'s.
+Owns telling the two apart, counting before anything is made of either, and finding what stands where nobody reads it:
+pure functions over bytes. The limits are ``wire``'s.
 """
 
 from __future__ import annotations
