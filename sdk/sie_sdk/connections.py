@@ -60,8 +60,13 @@ class Connections:
             if self.is_closed:
                 client.end()
             yield client
-        finally:
+        except BaseException:  # its only connection may stay taken
+            self._clients.remove(client)
+            client.close()
+            raise
+        else:
             self._free.append((client, time.monotonic()))
+        finally:
             self._turns.release()
             self._close_idle()
 
@@ -189,13 +194,17 @@ class AsyncConnections:
         client = self._free.pop()[0] if self._free else self._another()
         try:
             yield client
-        finally:
-            self._free.append((client, time.monotonic()))
+        except BaseException:  # its only connection may stay taken: httpcore's pools do not survive every cancellation
+            self._clients.remove(client)
             self._turns.release()
-            if time.monotonic() - self._free[0][1] > IDLE_S:
-                client, _ = self._free.popleft()
-                self._clients.remove(client)
-                await client.aclose()
+            await client.aclose()
+            raise
+        self._free.append((client, time.monotonic()))
+        self._turns.release()
+        if time.monotonic() - self._free[0][1] > IDLE_S:
+            client, _ = self._free.popleft()
+            self._clients.remove(client)
+            await client.aclose()
 
     async def aclose(self) -> None:
         """Close all connections; those that are being made are closed by who makes them."""

@@ -221,6 +221,24 @@ def test_connections_that_threads_no_longer_need_are_closed(
         assert sum(not each.is_closed for each in opened) <= 1
 
 
+@pytest.mark.parametrize("connected", [False, True], ids=["at first", "connected"])
+async def test_a_call_that_is_cancelled_at_whatever_point_keeps_no_connection_from_others(
+    server: ScriptedServer, connected: bool
+) -> None:
+    server.computes = computed
+    for turns_of_the_loop in range(40):  # httpcore's own pool is stuck after one of them
+        async with SIEAsyncClient(server.url, max_connections=1) as client:
+            if connected:
+                await client.encode("m", "1")
+            call = asyncio.create_task(client.encode("m", "1"))
+            for _ in range(turns_of_the_loop):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            async with asyncio.timeout(10):
+                assert (await client.encode("m", "2")).dense is not None
+
+
 async def test_a_call_that_gets_no_connection_says_so(server: ScriptedServer) -> None:
     server.computes = silent = Silent()
     wanted = Send("GET", "/", {}, timeout_s=0.01)
