@@ -203,7 +203,7 @@ def _check_unread(form: _Form[T], body: bytes, content_type: str | None) -> None
             f"{stray} stands in the wrong place.",
             field=stray,
             limit=belongs,
-            hint=f"A request to {form.operation} has {belongs}.",
+            hint=f"Put it where {form.operation} reads it: {belongs}.",
         )
     holder: bulk.Holder = bulk.unread(body, media)
     for field in bulk.MEDIA:
