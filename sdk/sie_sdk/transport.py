@@ -24,7 +24,7 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_REPLY_BYTES = 512 * 1024 * 1024
 """At most this many bytes in a reply, unpacked: twice what a server answers by itself, and a bound where one lies."""
 
-Http: TypeAlias = httpx.Client | Connections | httpx.AsyncClient | AsyncConnections
+AnyHttp: TypeAlias = httpx.Client | Connections | httpx.AsyncClient | AsyncConnections
 
 CLOSED = "This client is closed."
 CLOSED_HINT = "Make a new one, or leave its `with` block later."
@@ -131,7 +131,7 @@ def patience_s(send: Send) -> float:
 
 
 @contextmanager
-def _translated(http: Http, server: Server, send: Send) -> Iterator[None]:
+def _translated(http: AnyHttp, server: Server, send: Send) -> Iterator[None]:
     try:
         yield
     except Exception as reason:

@@ -102,7 +102,9 @@ _extract = _form(
 
 
 def parse_encode(body: bytes, content_type: str | None, *, limits: Limits = DEFAULT_LIMITS) -> EncodeRequest:
-    """Read and check the body of ``POST /v1/encode/{model}``. Unknown fields are ignored; ``""`` is a text.
+    """Read and check the body of ``POST /v1/encode/{model}``. ``""`` is a text.
+
+    Unknown fields are ignored, but for those that are read in another place (`bulk.STRAYS`).
 
     Raises:
         UnsupportedMediaTypeError: the body is neither msgpack nor JSON by its ``content_type``.
