@@ -242,7 +242,7 @@ struct Head {
 
   // Scores [QUERIES][32] of a panel of the block's keys, from `key` on.
   void score(const Block& of, const Spans& spans, int key, float* scores) const {
-    multiply(queries.from(of.first, 0), of.rows, keys(of, key), whole(size) / UNIT, scores, PANEL);
+    multiply(queries.from(of.first, 0), of.rows, keys(of, key), whole(size) / UNIT, scores);
     if (added()) add(of, spans, key, scores);
   }
 
@@ -427,7 +427,7 @@ struct Head {
       }
       Rows weighing = {room.weights, PANEL, QUERIES * PANEL, 16 * PANEL};
       for (int column = made; column < size; column += PANEL) {
-        multiply(weighing, of.rows, values(of, 0, column), of.width / UNIT, sums, PANEL);
+        multiply(weighing, of.rows, values(of, 0, column), of.width / UNIT, sums);
         give(of, column, sums, shares);
       }
     }

@@ -41,23 +41,37 @@ static inline long place(long row, long column, [[maybe_unused]] long width) {
 }
 
 // Rows of numbers: how far it is from one to the next, from 32 columns to the next 32, and to row 16.
-struct Rows {
-  Number* at;
+template <class Of>
+struct RowsOf {
+  Of* at;
   long row, step, below;
 
-  Number* place(long row_number, long column) const {
+  Of* place(long row_number, long column) const {
     return at + row_number * row + column / PANEL * step + column % PANEL;
   }
-  Rows from(long row_number, long column) const { return {place(row_number, column), row, step, below}; }
-  // The place of the first row of so many and of a panel's first column, where rows may be in blocks.
-  Number* block(long first, long column) const {
-    return at + first / 16 * below + first % 16 * row + column / PANEL * step;
+  RowsOf from(long row_number, long column) const { return {place(row_number, column), row, step, below}; }
+  // The place of a row and of a panel's first column, where rows may be in blocks.
+  Of* block(long row_number, long column) const {
+    return at + row_number / 16 * below + row_number % 16 * row + column / PANEL * step;
   }
 };
+using Rows = RowsOf<Number>;
 
-static inline Rows row_by_row(Number* at, long stride) { return {at, stride, PANEL, 16 * stride}; }
+// A row of numbers, and how far it is from 32 columns to the next 32.
+struct Line {
+  float* at;
+  long step = PANEL;
 
-static inline Rows in_blocks(Number* at, long width) {
+  float* place(long column) const { return at + column / PANEL * step + column % PANEL; }
+};
+
+template <class Of>
+static inline RowsOf<Of> row_by_row(Of* at, long stride) {
+  return {at, stride, PANEL, 16 * stride};
+}
+
+template <class Of>
+static inline RowsOf<Of> in_blocks(Of* at, long width) {
 #ifdef SIE_AMX
   return {at, PANEL, 16 * PANEL, 16 * width};
 #else
@@ -90,12 +104,6 @@ struct Tiles {
 
 alignas(64) constexpr float ZEROS[PANEL] = {};
 
-// What products are added to: rows of 32 numbers so far from each other, or the same one for all, as a bias is.
-struct Start {
-  const float* at = ZEROS;
-  long stride = 0;
-};
-
 // What is done meanwhile where nothing is.
 struct Nothing {
   void operator()(int, int) const {}
@@ -105,8 +113,8 @@ struct Nothing {
 struct Panel {
   const void* at;
   bool halved = false;
-  // What is multiplied next and fetched meanwhile, or null: with AMX so many lines of 64 bytes for every 16 units,
-  // elsewhere all of it beside the first block.
+  // What is multiplied next and fetched meanwhile: with AMX so many lines of 64 bytes for every 16 units, an even
+  // number of them; elsewhere all of it beside the first block, or null.
   const char* next = nullptr;
   int lines = 0;
 
@@ -120,71 +128,95 @@ struct Panel {
   }
 };
 
+// What is multiplied behind a block: rows that lie like its, and the panel.
+struct Ahead {
+  const Number* rows;
+  const void* panel;
+};
+
 #ifdef SIE_AMX
-// c [32 or 16][32] of a [rows][units] and one panel. Rows behind the last are computed, too. Multiplying goes on by
-// itself: `meanwhile(from, to)` is called for BLOCK rows of whatever else is to be done, some at a time. Unless they
-// are taken ONCE_MORE soon, rows of `a` come past the first-level cache, which the panel fills by half: it is to meet
-// the next rows there.
-template <bool ONCE_MORE = false, class Meanwhile>
-static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, Start start, float* c,
-                            long c_stride, Meanwhile meanwhile) {
+// 16 units of a block of rows and of a panel, in the tiles 4 to 7. Unless they are taken ONCE_MORE soon, rows come past
+// the first-level cache, which the panel fills by half: it is to meet the next rows there.
+template <bool ONCE_MORE = false>
+static inline void take(const Number* rows, long row, long below, const uint32_t* units) {
+  if (ONCE_MORE) {
+    _tile_loadd(4, rows, 2 * row);
+  } else {
+    _tile_stream_loadd(4, rows, 2 * row);
+  }
+  _tile_loadd(6, units, 4 * PANEL);
+  _tile_loadd(7, units + 16, 4 * PANEL);
+  if (ONCE_MORE) {
+    _tile_loadd(5, rows + below, 2 * row);
+  } else {
+    _tile_stream_loadd(5, rows + below, 2 * row);
+  }
+}
+
+static inline void take(const Rows& a, const void* panel) { take(a.at, a.row, a.below, (const uint32_t*)panel); }
+
+// Of two tiles of rows, or of the first one.
+template <bool BOTH, bool ONCE_MORE, class Meanwhile>
+static inline void multiply_tiles(const Rows& a, const Panel& panel, int units, Ahead ahead, float* c,
+                                  Meanwhile meanwhile) {
   auto b = (const uint32_t*)panel.at;
-  auto next = panel.next;
-  int each = (BLOCK * 16 + units - 1) / units, row = 0;
-  Number *above = a.at, *below = a.at + a.below;
-  auto beside = [&] {
-    for (int line = 0; line < panel.lines; line++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
-    if (row < BLOCK) meanwhile(row, row + each < BLOCK ? row + each : BLOCK);
-    row += each;
-  };
-  auto take_above = [&](int unit) {
-    if (ONCE_MORE)
-      _tile_loadd(4, above, 2 * a.row);
-    else
-      _tile_stream_loadd(4, above, 2 * a.row);
-    _tile_loadd(6, b + unit * PANEL, 128);
-    _tile_loadd(7, b + unit * PANEL + 16, 128);
-    above += a.step;
-  };
-  auto take_below = [&] {
-    if (ONCE_MORE)
-      _tile_loadd(5, below, 2 * a.row);
-    else
-      _tile_stream_loadd(5, below, 2 * a.row);
-    below += a.step;
-  };
+  const Number* rows = a.at;
+  const char* next = panel.next;
+  long a_row = a.row, step = a.step, below = a.below;
+  int lines = panel.lines, each = (BLOCK * 16 + units - 1) / units, row = 0;
   written();
-  _tile_loadd(0, start.at, 4 * start.stride);
-  _tile_loadd(1, start.at + 16, 4 * start.stride);
-  if (rows > 16) {
-    _tile_loadd(2, start.at + 16 * start.stride, 4 * start.stride);
-    _tile_loadd(3, start.at + 16 * start.stride + 16, 4 * start.stride);
-    // The next tiles are asked for before what is done meanwhile, which would fill the CPU's queues before them.
-    take_above(0);
-    take_below();
-    for (int unit = 0; unit < units; unit += 16) {
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
+  _tile_zero(0);
+  _tile_zero(1);
+  if (BOTH) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int left = units; left > 0;) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (BOTH) {
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
-      if (unit + 16 < units) {
-        take_above(unit + 16);
-        take_below();
-      }
-      beside();
     }
-    _tile_stored(2, c + 16 * c_stride, 4 * c_stride);
-    _tile_stored(3, c + 16 * c_stride + 16, 4 * c_stride);
-  } else {
-    for (int unit = 0; unit < units; unit += 16) {
-      take_above(unit);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      beside();
+    left -= 16, rows += step, b += 16 * PANEL;
+    if (left == 0) rows = ahead.rows, b = (const uint32_t*)ahead.panel;
+    // The next tiles are asked for before what is done meanwhile, which would fill the CPU's queues before them.
+    take<ONCE_MORE>(rows, a_row, below, b);
+    // Two of them without a loop, which is what there are mostly.
+    _mm_prefetch(next, _MM_HINT_T1);
+    _mm_prefetch(next + 64, _MM_HINT_T1);
+    next += 128;
+    for (int line = 2; line < lines; line += 2, next += 128) fetch<_MM_HINT_T1>(next, 128);
+    if (row < BLOCK) {
+      int until = row + each < BLOCK ? row + each : BLOCK;
+      meanwhile(row, until);
+      row = until;
     }
   }
-  _tile_stored(0, c, 4 * c_stride);
-  _tile_stored(1, c + 16, 4 * c_stride);
+  if (BOTH) {
+    _tile_stored(2, c + 16 * PANEL, 4 * PANEL);
+    _tile_stored(3, c + 16 * PANEL + 16, 4 * PANEL);
+  }
+  _tile_stored(0, c, 4 * PANEL);
+  _tile_stored(1, c + 16, 4 * PANEL);
+  written();
+}
+
+// c [32 or 16][32] of a [rows][units] and one panel, of which the first units have been taken; those that come `ahead`
+// are taken at last. That is before results are stored: a load whose address is in its last 12 bits that of a store
+// before it waits for that, and the next products wait for the load. Rows behind the last are computed, too.
+// Multiplying goes on by itself: `meanwhile(from, to)` is called for BLOCK rows of whatever else is to be done, some at
+// a time.
+template <bool ONCE_MORE = false, class Meanwhile>
+static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, Ahead ahead, float* c,
+                            Meanwhile meanwhile) {
+  rows > 16 ? multiply_tiles<true, ONCE_MORE>(a, panel, units, ahead, c, meanwhile)
+            : multiply_tiles<false, ONCE_MORE>(a, panel, units, ahead, c, meanwhile);
+}
+
+static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c) {
+  take<true>(a.at, a.row, a.below, b);
+  multiply<true>(a, rows, Panel{b, false, (const char*)b}, units, {a.at, b}, c, Nothing{});
 }
 #else
 struct Tiles {};
@@ -207,7 +239,7 @@ static inline Vector added(Vector sum, Vector a, Vector b) {
 constexpr int AT_ONCE = WIDTH == 16 ? 8 : 16;
 
 // A part of what is multiplied next, of which so many bytes are fetched with every AT_ONCE units; none: nothing is.
-struct Ahead {
+struct Fetched {
   const char* at = nullptr;
   int each = 0;
 
@@ -220,8 +252,7 @@ struct Ahead {
 
 // Of ROWS rows.
 template <int ROWS, class Unit>
-static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start start, float* c, long c_stride,
-                                 Ahead ahead) {
+static inline void multiply_rows(const Rows& a, const Unit* b, int units, float* c, Fetched ahead) {
   for (int column = 0; column < PANEL; column += 2 * WIDTH) {
     Vector sums[ROWS][2] = {};
     const Unit* unit = b + column;
@@ -247,10 +278,7 @@ static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start 
     for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
-        int at = column + half * WIDTH;
-        // Last, for a large number takes less from one sum than from each of its parts.
-        sums[row][half] += load(start.at + row * start.stride + at);
-        store(c + row * c_stride + at, sums[row][half]);
+        store(c + row * PANEL + column + half * WIDTH, sums[row][half]);
       }
     }
   }
@@ -258,45 +286,48 @@ static inline void multiply_rows(const Rows& a, const Unit* b, int units, Start 
 
 // Of as many rows as there are, of up to ROWS. Not inlined, for it is long.
 template <int ROWS, class Unit>
-__attribute__((noinline)) static void multiply_some(const Rows& a, int rows, const Unit* b, int units, Start start,
-                                                    float* c, long c_stride, Ahead ahead) {
+__attribute__((noinline)) static void multiply_some(const Rows& a, int rows, const Unit* b, int units, float* c,
+                                                    Fetched ahead) {
   if constexpr (ROWS > 1) {
-    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, start, c, c_stride, ahead);
+    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, c, ahead);
   }
-  multiply_rows<ROWS>(a, b, units, start, c, c_stride, ahead);
+  multiply_rows<ROWS>(a, b, units, c, ahead);
 }
 
 // Of all rows, in as few parts as there are registers for, and as even ones: a part of one or two rows waits for its
 // own sums.
 template <class Unit>
-static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, Start start, float* c, long c_stride,
-                                  const Unit* next) {
+static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, float* c, const Unit* next) {
   constexpr int MOST = WIDTH == 16 ? 12 : 6, BESIDE = AT_ONCE * 2 * WIDTH * sizeof(Unit);
   // Memory gives less than a part takes: what is fetched beside the first alone keeps it waiting.
   int parts = (rows + MOST - 1) / MOST, fetching = parts > 3 ? 4 : parts > 1 ? 2 : 1;
   for (int part = 0; part < parts; part++) {
-    Ahead ahead;
+    Fetched ahead;
     if (next && part < fetching) ahead = {(const char*)(next + units * PANEL / fetching * part), BESIDE / fetching};
     int some = (rows + parts - part - 1) / (parts - part);
-    multiply_some<MOST>(a, some, b, units, start, c, c_stride, ahead);
-    rows -= some, a.at += some * a.row, c += some * c_stride;
-    start.at += some * start.stride;
+    multiply_some<MOST>(a, some, b, units, c, ahead);
+    rows -= some, a.at += some * a.row, c += some * PANEL;
   }
 }
 
-// c [rows][32] of a [rows][units] and one panel. `meanwhile(from, to)` is called once, for BLOCK rows: only tiles
-// multiply beside other work.
-template <bool = false, class Meanwhile>
-static inline void multiply(const Rows& a, int rows, const Panel& b, int units, Start start, float* c, long c_stride,
+static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, float* c) {
+  if (UNIT == 1 && panel.halved)
+    multiply_parts(a, rows, (const uint16_t*)panel.at, units, c, (const uint16_t*)panel.next);
+  else
+    multiply_parts(a, rows, (const float*)panel.at, units, c, (const float*)panel.next);
+}
+
+static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c) {
+  multiply(a, rows, Panel{b}, units, c);
+}
+
+// Only tiles multiply beside other work, and have something to take before.
+static inline void take(const Rows&, const void*) {}
+
+template <class Meanwhile>
+static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, Ahead, float* c,
                             Meanwhile meanwhile) {
   meanwhile(0, BLOCK);
-  if (UNIT == 1 && b.halved)
-    multiply_parts(a, rows, (const uint16_t*)b.at, units, start, c, c_stride, (const uint16_t*)b.next);
-  else
-    multiply_parts(a, rows, (const float*)b.at, units, start, c, c_stride, (const float*)b.next);
+  multiply(a, rows, panel, units, c);
 }
 #endif
-
-static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c, long c_stride) {
-  multiply<true>(a, rows, Panel{b}, units, {}, c, c_stride, Nothing{});
-}

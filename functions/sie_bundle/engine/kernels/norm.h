@@ -12,15 +12,10 @@ struct Norm {
   int32_t exists;
 };
 
-// x [columns] and as many more numbers, in place.
-static inline void add(float* x, const float* more, int columns) {
-  for (int at = 0; at < columns; at += WIDTH) store(x + at, load(x + at) + load(more + at));
-}
-
-static inline float variance_around(const float* x, float mean, int size) {
+static inline float variance_around(Line x, float mean, int size) {
   Vector squares = {};
   for (int at = 0; at < size; at += WIDTH) {
-    Vector apart = within(load(x + at) - all(mean), at, 0, size, 0);
+    Vector apart = within(load(x.place(at)) - all(mean), at, 0, size, 0);
     squares += apart * apart;
   }
   return total(squares) / size;
@@ -28,14 +23,14 @@ static inline float variance_around(const float* x, float mean, int size) {
 
 // x [columns] normed, to `kept` and as numbers to that row of `to`, in blocks; either may be null. Without a norm: as
 // it is. Behind the norm's own size there are zeros, before and after.
-static inline void normed_row(const float* x, const Norm& norm, int columns, float* kept, Number* to, long row) {
+static inline void normed_row(Line x, const Norm& norm, int columns, Line kept, Number* to, long row) {
   Vector shift = {}, scale = {};
   if (norm.exists) {
     // Two sums of each: an addition does not wait for the one before.
     Vector sums[2] = {}, squares[2] = {};
     for (int at = 0; at < columns; at += 2 * WIDTH) {
       for (int half = 0; half < 2; half++) {
-        Vector number = load(x + at + half * WIDTH);
+        Vector number = load(x.place(at + half * WIDTH));
         sums[half] += number, squares[half] += number * number;
       }
     }
@@ -46,13 +41,13 @@ static inline void normed_row(const float* x, const Norm& norm, int columns, flo
     shift = all(mean), scale = all(1.0f / __builtin_sqrtf(variance + norm.eps));
   }
   auto made = [&](int at) {
-    Vector y = load(x + at);
+    Vector y = load(x.place(at));
     if (norm.exists) y = (y - shift) * scale * load(norm.weight + at);
     return norm.bias ? y + load(norm.bias + at) : y;
   };
   for (int at = 0; at < columns; at += 2 * WIDTH) {
     Vector left = made(at), right = made(at + WIDTH);
-    if (kept) store(kept + at, left, right);
+    if (kept.at) store(kept.place(at), left, right);
     if (to) store(to + place(row, at, columns), left, right);
   }
 }

@@ -40,6 +40,7 @@ struct Pass {
   int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
 
   int start(int text) const { return bounds[text] - bounds[0]; }
+  Line given(long row) const { return {states + row * hidden}; }
 };
 
 // Rows between two attentions at a time, and columns of their inner states: of a small model they fit the second-level
@@ -52,14 +53,10 @@ constexpr int INNER = 16 * PANEL;  // a panel of them in the first-level cache
 constexpr int INNER = 12 * PANEL;
 #endif
 
-// As many panels for each thread. Of a single block all with AMX, which meets each panel once, and whose tiles add one
-// product after the other to the states: in pieces or not, to the same bits. Elsewhere a piece is summed by itself.
+// As many panels for each thread.
 static inline int inner_of(const Pass& of) {
-  int inner = (INNER / PANEL + of.threads - 1) / of.threads * of.threads * PANEL, all = of.layers[0].down.inward;
-#ifdef SIE_AMX
-  if (of.tokens <= BLOCK) return all;
-#endif
-  return std::min(inner, all);
+  int inner = (INNER / PANEL + of.threads - 1) / of.threads * of.threads * PANEL;
+  return std::min(inner, of.layers[0].down.inward);
 }
 
 // Whether queries, keys and values are made for one head after the other, which attends at once: what is made never
@@ -73,13 +70,14 @@ static inline bool by_head(const Pass& of) {
 // Where everything between two steps is kept. Behind the last token there is room for as many as are computed at a
 // time.
 struct Room {
-  Number* normed;  // [tokens][hidden], in blocks
+  float* states;   // [tokens][hidden], in blocks
+  Number* normed;  // likewise
   Number* qkv;     // [tokens][out of qkv], in panels of all tokens where heads are whole ones; else row by row
   Number* seen;    // [tokens][in of output], in blocks: what attention gives
   Number* inner;   // [ROWS][inner columns at a time], in blocks
-  float* before;   // [tokens][hidden], where a layer's input is added a second time
+  float* before;   // as states, where a layer's input is added a second time
   char* own;       // of each thread; by head, with its queries, keys and values behind it
-  long own_bytes, heads_bytes, bytes;
+  long hidden, own_bytes, heads_bytes, bytes;
 
   Room(const Pass& of) {
     char* at = of.room;
@@ -97,16 +95,27 @@ struct Room {
       in = std::max({in, layer.qkv.inward, layer.output.inward, layer.up.inward, layer.down.inward});
       between |= layer.between_norm.exists;
     }
-    normed = (Number*)take(rows * of.hidden * sizeof(Number));
+    hidden = of.hidden;
+#ifdef SIE_AMX
+    states = (float*)take(rows * hidden * 4);
+#else
+    states = of.states;
+#endif
+    normed = (Number*)take(rows * hidden * sizeof(Number));
     qkv = (Number*)take(by_head(of) ? 0 : rows * first.qkv.outward * sizeof(Number));
     seen = (Number*)take(rows * first.output.inward * sizeof(Number));
     inner = (Number*)take(std::min(rows, (long)ROWS + BLOCK) * inner_of(of) * sizeof(Number));
-    before = (float*)take(between ? (long)of.tokens * of.hidden * 4 : 0);
+    before = (float*)take(between ? rows * hidden * 4 : 0);
     own_bytes = (std::max((long)in * PANEL * 4, HeadRoom::bytes(of.longest, of.size)) + 63) / 64 * 64;
     heads_bytes = by_head(of) ? rows * (of.heads / of.key_heads + 2) * of.size * sizeof(Number) : 0;
     own = take((own_bytes + heads_bytes) * of.threads);
     bytes = at - of.room + 64;
   }
+  Line line(float* of, long row) const {
+    auto all = in_blocks(of, hidden);
+    return {all.block(row, 0), all.step};
+  }
+  Line state(long row) const { return line(states, row); }
   char* of_thread() const { return own + omp_get_thread_num() * (own_bytes + heads_bytes); }
 };
 
@@ -119,7 +128,7 @@ static inline void placed(const Rows& row, int heads, int size, const Norm& norm
   Number* made = (Number*)(room + 2 * columns);
   for (int from = 0; from < heads * size; from += wide) {
     for (int at = 0; at < columns; at += WIDTH) store(x + at, within(load(row.place(0, from + at)), at, 0, wide, 0));
-    if (norm.exists) normed_row(x, norm, columns, x, nullptr, 0);
+    if (norm.exists) normed_row({x}, norm, columns, {x}, nullptr, 0);
     for (int head = 0; cosines && head < wide; head += size) {
       for (int i = 0; i < half; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i + half] * sines[i];
       for (int i = half; i < size; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i - half] * sines[i];
@@ -189,7 +198,8 @@ static void attended_by_head(const Pass& of, const Layer& layer, const Room& roo
     Share every(0, (each + 2) * panels);
     bool last = key_head + 1 == of.key_heads;
     const char* then = last ? first_panel(layer.output) : layer.qkv.panel((key_head + 1) * each * panels);
-    multiplied<NONE>(room.normed, of.tokens, layer.qkv, every, which, then, (float*)own, qkv, scaled);
+    multiplied<NONE>(room.normed, of.tokens, layer.qkv, 0, layer.qkv.inward, every, which, then, (float*)own, qkv,
+                     scaled);
     Rows keys = qkv.from(0, each * of.size);
     placed(of, layer, layer.q_norm, qkv, each, 0, of.tokens, scaled.behind_norm, own);
     placed(of, layer, layer.k_norm, keys, 1, 0, of.tokens, 1, own);
@@ -236,30 +246,34 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
                 int rows) {
   auto own = (float*)thread_room;
   long hidden = of.hidden;
-  float* states = of.states + first * hidden;
-  float* before = room.before + first * hidden;
+  float* states = room.states + first * hidden;
   Number *normed = room.normed + first * hidden, *inner = room.inner;
-  // `bias`: of the product that was added last, or null.
-  auto norm_all = [=](const Norm& norm, bool keep, const float* bias) {
+  auto norm_all = [&](const Norm& norm, bool keep, bool last = false) {
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) {
-      float* x = states + row * hidden;
-      fetch(x + 2 * hidden, hidden * sizeof(float));
-      if (bias) add(x, bias, hidden);
-      normed_row(x, norm, hidden, keep ? x : nullptr, normed, row);
+      Line x = room.state(first + row), ahead = room.state(first + row + 2);
+      for (int at = 0; at < hidden; at += PANEL) fetch(ahead.place(at), PANEL * sizeof(float));
+      Line kept = !keep ? Line{nullptr} : last ? of.given(first + row) : x;
+      normed_row(x, norm, hidden, kept, last ? nullptr : normed, row);
     }
   };
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++) memcpy(before + row * hidden, states + row * hidden, hidden * 4);
+    for (int row = first; row < first + rows; row++) {
+      Line x = room.state(row), kept = room.line(room.before, row);
+      for (int at = 0; at < hidden; at += WIDTH) store(kept.place(at), load(x.place(at)));
+    }
   }
   Number* seen = room.seen + (long)first * layer.output.inward;
   multiplied_onto(states, seen, rows, layer.output, 0, layer.output.inward, first_panel(layer.up), own);
-  norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm, layer.output.bias);
+  norm_all(of.pre_norm ? layer.output_norm : layer.attention_norm, !of.pre_norm);
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++) add(states + row * hidden, before + row * hidden, hidden);
-    norm_all(layer.between_norm, true, nullptr);
+    for (int row = first; row < first + rows; row++) {
+      Line x = room.state(row), kept = room.line(room.before, row);
+      for (int at = 0; at < hidden; at += WIDTH) store(x.place(at), load(x.place(at)) + load(kept.place(at)));
+    }
+    norm_all(layer.between_norm, true);
   }
   for (int from = 0, all = layer.down.inward; from < all; from += inner_of(of)) {
     int width = std::min(all - from, inner_of(of));
@@ -281,23 +295,28 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
     multiplied_onto(states, inner, rows, layer.down, from, width, then, own);
   }
   if (!of.pre_norm) {
-    norm_all(layer.output_norm, true, layer.down.bias);
-  } else if (next || layer.down.bias) {
-    norm_all(next ? next->attention_norm : Norm{}, false, layer.down.bias);
+    norm_all(layer.output_norm, true, !next);
+  } else if (next) {
+    norm_all(next->attention_norm, false);
   }
   if (next && !by_head(of)) queried(of, *next, room, thread_room, first, rows);
 }
 
-// A token's state before the first layer.
-static inline void embedded(const Pass& of, int token) {
+// A token's state before the first layer, and as numbers, normed once more by `first_norm` if there is one.
+static inline void embedded(const Pass& of, const Norm& first_norm, const Room& room, float* own, int token) {
   const Embedding& from = *of.embedding;
-  float* x = of.states + (long)token * of.hidden;
-  if (token + AHEAD < of.tokens) fetch_row(from.words, of.ids[token + AHEAD], from.size);
-  memset(x, 0, of.hidden * sizeof(float));
-  add_row(from.words, of.ids[token], from.size, x);
-  add_row(from.positions, of.positions[token] + from.first_position, from.size, x);
-  add_row(from.types, of.types ? of.types[token] : 0, from.size, x);
-  if (from.norm.exists) normed_row(x, from.norm, of.hidden, x, nullptr, 0);
+  Line x = of.given(token), kept = room.state(token);
+  if (from.words.rows) {
+    x = {own};
+    if (token + AHEAD < of.tokens) fetch_row(from.words, of.ids[token + AHEAD], from.size);
+    memset(own, 0, of.hidden * sizeof(float));
+    add_row(from.words, of.ids[token], from.size, own);
+    add_row(from.positions, of.positions[token] + from.first_position, from.size, own);
+    add_row(from.types, of.types ? of.types[token] : 0, from.size, own);
+  }
+  Norm norm = from.words.rows ? from.norm : Norm{};
+  normed_row(x, norm, of.hidden, kept, first_norm.exists ? nullptr : room.normed, token);
+  if (first_norm.exists) normed_row(kept, first_norm, of.hidden, {nullptr}, room.normed, token);
 }
 
 // All layers of some texts, whose room is there.
@@ -312,10 +331,7 @@ static void passed(const Pass& of) {
     char* own = room.of_thread();
     Norm first_norm = of.pre_norm ? of.layers[0].attention_norm : Norm{};
 #pragma omp for schedule(static)
-    for (int row = 0; row < of.tokens; row++) {
-      if (of.embedding->words.rows) embedded(of, row);
-      normed_row(of.states + (long)row * of.hidden, first_norm, of.hidden, nullptr, room.normed, row);
-    }
+    for (int row = 0; row < of.tokens; row++) embedded(of, first_norm, room, (float*)own, row);
     auto blocks = [&](auto each) {
       for (int first = 0; first < of.tokens; first += ROWS) each(first, std::min(of.tokens - first, ROWS));
     };
@@ -325,11 +341,12 @@ static void passed(const Pass& of) {
       const Layer* next = i + 1 < of.count ? &of.layers[i + 1] : nullptr;
       blocks([&](int first, int rows) { fed(of, of.layers[i], next, room, own, first, rows); });
     }
-    if (of.final_norm->exists) {
+    // Behind a norm that was the last they are where they are wanted already.
+    if (of.final_norm->exists || of.pre_norm) {
 #pragma omp for schedule(static)
       for (int row = 0; row < of.tokens; row++) {
-        float* x = of.states + (long)row * of.hidden;
-        normed_row(x, *of.final_norm, of.hidden, x, nullptr, 0);
+        Line given = of.given(row);
+        normed_row(of.pre_norm ? room.state(row) : given, *of.final_norm, of.hidden, given, nullptr, 0);
       }
     }
   }

@@ -14,10 +14,10 @@ static inline Panel panel_of(const Product& of, int number, int from, int inward
                              float* room) {
   Panel panel = {of.panel(number, from), of.halved != 0, next};
 #ifdef SIE_AMX
-  // All of the next panel is there behind these rows; but a single block waits for its own only, which the CPU fetches
-  // ahead by itself.
+  // All of the next panel is there behind these rows, two lines at a time; but a single block waits for its own only,
+  // which the CPU fetches ahead by itself.
   int blocks = (rows + BLOCK - 1) / BLOCK;
-  panel.lines = blocks > 1 ? (PANEL + blocks - 1) / blocks : 0;
+  panel.lines = blocks > 1 ? (PANEL / 2 + blocks - 1) / blocks * 2 : 2;
 #else
   if (of.halved && rows > 3 * BLOCK) {
     auto halves = (const uint16_t*)panel.at, following = (const uint16_t*)next;
@@ -55,56 +55,66 @@ static inline const char* first_panel(const Product& of, int from = 0) {
   return of.panel(Share(of.outward / PANEL).from, from);
 }
 
-// Multiply a [rows][inward], in blocks, by some panels, and store the result, activated, as `take` says: `take(column)`
-// gives what is called for each row of 32 columns from that one on, as `(place, left, right)`, with two vectors that
-// lie side by side in `to`. Panels are those that `which(0)` and so on say, one behind the other; of them those of
-// `share`. `then`: the panel that is multiplied with next.
-template <int ACTIVATION, class Which, class Take>
-static void multiplied(Number* a, int rows, const Product& of, Share share, Which which, const char* then, float* room,
-                       Rows to, Take take) {
+// Multiply a [rows][inward], in blocks, by rows [from, from + inward) of some panels, and store the result, activated,
+// as `put` says: `put(column)` gives what is called for each row of 32 columns from that one on, as `(place, left,
+// right)`, with two vectors that lie side by side in `to`. Panels are those that `which(0)` and so on say, one behind
+// the other; of them those of `share`. `then`: the panel that is multiplied with next.
+template <int ACTIVATION, class Out, class Which, class Put>
+static void multiplied(Number* a, int rows, const Product& of, int from, int inward, Share share, Which which,
+                       const char* then, float* room, RowsOf<Out> to, Put put) {
+  if (share.from == share.to) return;
   alignas(64) float made[2][BLOCK * PANEL];
   // What is done to a block is done while the next one is multiplied.
   struct {
-    const float* made;
-    Number* to;
+    const float *made, *bias;
+    Out* to;
     int rows, column;
-  } before = {made[1], to.at, 0, 0};
-  long row_step = to.row, below = to.below - 16 * to.row;
-  auto finish = [&](int from, int until) {
-    auto [c, place, some, column] = before;
-    until = until < some ? until : some;
-    for (int at = 0; at < PANEL; at += 2 * WIDTH) {
-      auto each = take(column + at);
-      const float* x = c + at;
-      Number* y = place + at;
-      for (int row = from; row < until; row++) {
-        Number* here = y + row * row_step + (row < 16 ? 0 : below);
-        each(here, activated<ACTIVATION>(load(x + row * PANEL)), activated<ACTIVATION>(load(x + row * PANEL + WIDTH)));
+  } before = {made[1], ZEROS, to.at, 0, 0};
+  // By copies: what is looked up for every row keeps tiles waiting.
+  auto finishing = [&] {
+    auto [c, bias, place, some, column] = before;
+    return [=, row_step = to.row, below = to.below - 16 * to.row](int first, int until) {
+      until = until < some ? until : some;
+      for (int at = 0; at < PANEL; at += 2 * WIDTH) {
+        auto each = put(column + at);
+        Vector more_left = load(bias + at), more_right = load(bias + at + WIDTH);
+        for (int row = first; row < until; row++) {
+          const float* x = c + row * PANEL + at;
+          Vector left = activated<ACTIVATION>(load(x) + more_left);
+          each(place + row * row_step + (row < 16 ? 0 : below) + at, left,
+               activated<ACTIVATION>(load(x + WIDTH) + more_right));
+        }
       }
-    }
+    };
   };
-  int units = of.inward / UNIT, now = 0;
+  int units = inward / UNIT, now = 0;
+  Rows all = in_blocks(a, inward);
+  take(all, of.panel(which(share.from), from));
   for (int i = share.from; i < share.to; i++) {
-    const char* next = i + 1 < share.to ? of.panel(which(i + 1)) : then;
-    Panel panel = panel_of(of, which(i), 0, of.inward, rows, next, room);
-    Start bias = of.bias ? Start{of.bias + which(i) * PANEL, 0} : Start{};
+    const char* next = i + 1 < share.to ? of.panel(which(i + 1), from) : then;
+    Panel panel = panel_of(of, which(i), from, inward, rows, next, room);
+    const float* bias = of.bias ? of.bias + which(i) * PANEL : ZEROS;
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, panel.advance(units)) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
-      Rows left = in_blocks(a + (long)first * of.inward, of.inward);
-      multiply(left, some, panel, units, bias, made[now], PANEL, finish);
-      before = {made[now], to.block(first, i * PANEL), some, i * PANEL};
+      bool last = first + BLOCK >= rows;
+      Rows left = all;
+      left.at = all.block(first, 0);
+      Ahead ahead = {all.block(last ? 0 : first + BLOCK, 0), last ? next : panel.at};
+      multiply(left, some, panel, units, ahead, made[now], finishing());
+      before = {made[now], bias, to.block(first, i * PANEL), some, i * PANEL};
     }
   }
-  finish(0, BLOCK);
+  finishing()(0, BLOCK);
 }
 
+static inline int in_order(int panel) { return panel; }
+
 // By all panels of a weight, which the threads of the region share; they go on when all are through.
-template <class Take>
-static void multiplied(Number* a, int rows, const Product& of, const char* then, float* room, Rows to, Take take) {
-  Share share(of.outward / PANEL);
-  auto each = [](int panel) { return panel; };
+template <class Put>
+static void multiplied(Number* a, int rows, const Product& of, const char* then, float* room, Rows to, Put put) {
   auto by = [&](auto activation) {
-    multiplied<decltype(activation)::value>(a, rows, of, share, each, then, room, to, take);
+    multiplied<decltype(activation)::value>(a, rows, of, 0, of.inward, Share(of.outward / PANEL), in_order, then, room,
+                                            to, put);
   };
   switch (of.activation) {
     case GELU:
@@ -128,38 +138,16 @@ static void multiplied(Number* a, int rows, const Product& of, const char* then,
 #pragma omp barrier
 }
 
-static inline void copy_panel(const float* from, long from_stride, float* to, long to_stride, int rows) {
-  for (; rows > 0; rows--, from += from_stride, to += to_stride) memcpy(to, from, PANEL * 4);
-}
-
 // Multiply a [rows][inward], in blocks, with rows [from, from + inward) of a weight, and add the result to x [rows]
-// [columns of the weight]; the bias is added by whoever reads x next. Otherwise as `multiplied`.
+// [columns of the weight], in blocks; the bias with the first of them. Otherwise as `multiplied`. Tiles could be added
+// to x by themselves, but would wait for it each time: it is stored where they have just been.
 static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const char* then,
                             float* room) {
-  alignas(64) float rest[BLOCK * PANEL];
-  int units = inward / UNIT;
-  long stride = of.outward;
-  Share share(of.outward / PANEL);
-  for (int i = share.from; i < share.to; i++) {
-    const char* next = i + 1 < share.to ? of.panel(i + 1, from) : then;
-    Panel panel = panel_of(of, i, from, inward, rows, next, room);
-    float* to = x + i * PANEL;
-    for (int first = 0; first < rows; first += BLOCK, panel.advance(units)) {
-      Rows left = in_blocks(a + (long)first * inward, inward);
-      float* at = to + first * stride;
-      if (rows - first >= BLOCK) {
-        // What the next block is added to is there when its turn comes.
-        const float* after = first + BLOCK < rows ? at + BLOCK * stride : to + PANEL;
-        multiply(left, BLOCK, panel, units, {at, stride}, at, stride, [=](int from, int until) {
-          for (int row = from; row < until; row++) fetch(after + row * stride, PANEL * sizeof(float));
-        });
-        continue;
-      }
-      // Of fewer rows tiles would take more than there are.
-      copy_panel(at, stride, rest, PANEL, rows - first);
-      multiply(left, rows - first, panel, units, {rest, PANEL}, rest, PANEL, Nothing{});
-      copy_panel(rest, PANEL, at, stride, rows - first);
-    }
-  }
+  Product some = of;
+  if (from) some.bias = nullptr;
+  multiplied<NONE>(
+      a, rows, some, from, inward, Share(of.outward / PANEL), in_order, then, room, in_blocks(x, of.outward), [](int) {
+        return [](float* to, Vector left, Vector right) { store(to, load(to) + left, load(to + WIDTH) + right); };
+      });
 #pragma omp barrier
 }
