@@ -46,10 +46,11 @@ struct Pass {
 // Rows between two attentions at a time, and columns of their inner states: of a small model they fit the second-level
 // cache with both, or nearly. Of a large one they do not, but its weights, which are read once for all of them, are
 // more by far.
-constexpr int ROWS = 16 * BLOCK;
 #ifdef SIE_AMX
+constexpr int ROWS = 20 * BLOCK;
 constexpr int INNER = 16 * PANEL;  // a panel of them in the first-level cache
 #else
+constexpr int ROWS = 16 * BLOCK;
 constexpr int INNER = 12 * PANEL;
 #endif
 
@@ -352,17 +353,18 @@ static void passed(const Pass& of) {
   }
 }
 
-// Texts from one on that go through all layers together: as many as rows do between two attentions, or a longer one.
+// Texts from one on that go through all layers together: no more than rows do between two attentions, or a longer one;
+// and about as many each time, for a few by themselves take a third longer each.
 static Pass texts_from(const Pass& of, int first) {
+  const int32_t* bounds = of.bounds + first;
+  auto rows = [=](int texts) { return bounds[texts] - bounds[0]; };
+  int texts = 1, left = of.texts - first, passes = (rows(left) + ROWS - 1) / ROWS, even = rows(left) / passes;
+  while (texts < left && rows(texts + 1) <= ROWS && rows(texts) + rows(texts + 1) <= 2 * even) texts++;
   Pass some = of;
-  long start = of.bounds[first];
-  some.texts = 0;
-  do some.texts++;
-  while (first + some.texts < of.texts && of.bounds[first + some.texts + 1] - start <= ROWS);
-  some.tokens = of.bounds[first + some.texts] - start;
+  long start = bounds[0] - of.bounds[0];
+  some.texts = texts, some.tokens = rows(texts), some.bounds = bounds, some.seen += first;
   some.states += start * of.hidden, some.ids += start, some.positions += start;
   if (of.types) some.types += start;
-  some.bounds += first, some.seen += first;
   return some;
 }
 
