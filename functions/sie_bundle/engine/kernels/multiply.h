@@ -128,7 +128,7 @@ struct Panel {
   }
 };
 
-// What is multiplied behind a block: rows that lie like its, and the panel.
+// What is multiplied behind a block: rows that lie as its own do, and the panel.
 struct Ahead {
   const Number* rows;
   const void* panel;
@@ -215,6 +215,7 @@ static inline void multiply(const Rows& a, int rows, const Panel& panel, int uni
 }
 
 static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c) {
+  // Nothing comes behind it: what is fetched and taken at last is there already.
   take<true>(a.at, a.row, a.below, b);
   multiply<true>(a, rows, Panel{b, false, (const char*)b}, units, {a.at, b}, c, Nothing{});
 }

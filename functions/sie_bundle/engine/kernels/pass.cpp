@@ -40,6 +40,7 @@ struct Pass {
   int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
 
   int start(int text) const { return bounds[text] - bounds[0]; }
+  // Where a token's state is given back.
   Line given(long row) const { return {states + row * hidden}; }
 };
 
@@ -249,6 +250,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   long hidden = of.hidden;
   float* states = room.states + first * hidden;
   Number *normed = room.normed + first * hidden, *inner = room.inner;
+  // `last`: nothing is multiplied with them any more, and who called wants them.
   auto norm_all = [&](const Norm& norm, bool keep, bool last = false) {
 #pragma omp for schedule(static)
     for (int row = 0; row < rows; row++) {
@@ -261,8 +263,7 @@ static void fed(const Pass& of, const Layer& layer, const Layer* next, const Roo
   if (layer.between_norm.exists) {
 #pragma omp for schedule(static)
     for (int row = first; row < first + rows; row++) {
-      Line x = room.state(row), kept = room.line(room.before, row);
-      for (int at = 0; at < hidden; at += WIDTH) store(kept.place(at), load(x.place(at)));
+      normed_row(room.state(row), Norm{}, hidden, room.line(room.before, row), nullptr, 0);
     }
   }
   Number* seen = room.seen + (long)first * layer.output.inward;

@@ -55,10 +55,11 @@ static inline const char* first_panel(const Product& of, int from = 0) {
   return of.panel(Share(of.outward / PANEL).from, from);
 }
 
-// Multiply a [rows][inward], in blocks, by rows [from, from + inward) of some panels, and store the result, activated,
-// as `put` says: `put(column)` gives what is called for each row of 32 columns from that one on, as `(place, left,
-// right)`, with two vectors that lie side by side in `to`. Panels are those that `which(0)` and so on say, one behind
-// the other; of them those of `share`. `then`: the panel that is multiplied with next.
+// Multiply a [rows][inward], in blocks, by rows [from, from + inward) of some panels, and store the result, with the
+// bias if those are the first, activated, as `put` says: `put(column)` gives what is called for each row of 32 columns
+// from that one on, as `(place, left, right)`, with two vectors that lie side by side in `to`. Panels are those that
+// `which(0)` and so on say, one behind the other; of them those of `share`. `then`: the panel that is multiplied with
+// next.
 template <int ACTIVATION, class Out, class Which, class Put>
 static void multiplied(Number* a, int rows, const Product& of, int from, int inward, Share share, Which which,
                        const char* then, float* room, RowsOf<Out> to, Put put) {
@@ -93,7 +94,7 @@ static void multiplied(Number* a, int rows, const Product& of, int from, int inw
   for (int i = share.from; i < share.to; i++) {
     const char* next = i + 1 < share.to ? of.panel(which(i + 1), from) : then;
     Panel panel = panel_of(of, which(i), from, inward, rows, next, room);
-    const float* bias = of.bias ? of.bias + which(i) * PANEL : ZEROS;
+    const float* bias = of.bias && from == 0 ? of.bias + which(i) * PANEL : ZEROS;
     for (int first = 0; first < rows; first += BLOCK, now = 1 - now, panel.advance(units)) {
       int some = rows - first < BLOCK ? rows - first : BLOCK;
       bool last = first + BLOCK >= rows;
@@ -139,14 +140,12 @@ static void multiplied(Number* a, int rows, const Product& of, const char* then,
 }
 
 // Multiply a [rows][inward], in blocks, with rows [from, from + inward) of a weight, and add the result to x [rows]
-// [columns of the weight], in blocks; the bias with the first of them. Otherwise as `multiplied`. Tiles could be added
-// to x by themselves, but would wait for it each time: it is stored where they have just been.
+// [columns of the weight], in blocks. Otherwise as `multiplied`. Tiles could begin with x, but would wait for each
+// block of it: the one before has just been stored at an address that looks the same.
 static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const char* then,
                             float* room) {
-  Product some = of;
-  if (from) some.bias = nullptr;
   multiplied<NONE>(
-      a, rows, some, from, inward, Share(of.outward / PANEL), in_order, then, room, in_blocks(x, of.outward), [](int) {
+      a, rows, of, from, inward, Share(of.outward / PANEL), in_order, then, room, in_blocks(x, of.outward), [](int) {
         return [](float* to, Vector left, Vector right) { store(to, load(to) + left, load(to + WIDTH) + right); };
       });
 #pragma omp barrier
