@@ -16,8 +16,8 @@ from sie_broker.records import Lane
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.variant import name_of
 from sie_config.registry import Registry, lanes_of
+from sie_sdk import complaints, wire
 from sie_sdk import pools as wire_pools
-from sie_sdk import wire
 from sie_sdk.errors import InvalidInputError, PoolCapacityError, PoolForbiddenError
 from sie_sdk.pools import PoolSpec
 
@@ -74,15 +74,9 @@ def read_spec(body: bytes, content_type: str | None) -> PoolSpec:
             raise InvalidInputError("The body is no map.", field="body", hint=f"It looks like {EXAMPLE}.")
         spec = msgspec.convert({name: value for name, value in raw.items() if value is not None}, PoolSpec)
     except msgspec.ValidationError as error:
-        what, _, path = str(error).replace("`", "").partition(" - at $")
-        field = path.lstrip(".") or None
-        raise InvalidInputError(
-            f"{field or 'The body'} is wrong: {what[0].lower()}{what[1:]}.",
-            field=field,
-            hint=f"The body looks like {EXAMPLE}.",
-        ) from None
+        raise complaints.wrong_field(error, EXAMPLE) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError(f"The body is not valid {media}: {error}.", field="body") from None
+        raise complaints.malformed(error, body, media, EXAMPLE) from None
     spec = msgspec.structs.replace(spec, name=spec.name.strip().lower())
     _check_limits(spec)
     return spec

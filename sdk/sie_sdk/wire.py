@@ -1,21 +1,20 @@
 """Limits and the bodies of requests as a server reads them: pure functions over bytes.
 
-Owns the strict checks of requests and the wording of what is wrong with them. Not here: the records themselves
-(``types``), arrays (``arrays``), formats and writing requests (``formats``), bodies of replies (``replies``,
+Owns the strict checks of requests. Not here: the records themselves (``types``), arrays (``arrays``), how it is told
+what does not parse (``complaints``), formats and writing requests (``formats``), bodies of replies (``replies``,
 ``refusals``), URLs and retries (``calls``).
 Decoders and encoders are built once; a request of 4096 texts is checked without Python code per field.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
-from sie_sdk import arrays, bulk
+from sie_sdk import arrays, bulk, complaints
 from sie_sdk.arrays import Array
 from sie_sdk.errors import InputTooLongError, InvalidInputError, PayloadTooLargeError
 from sie_sdk.formats import JSON as JSON
@@ -59,7 +58,6 @@ class Limits(msgspec.Struct, frozen=True):
 
 DEFAULT_LIMITS = Limits()
 
-_HALF_A_PAIR = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
 _ALLOWED = {"output_types": get_args(OutputType), "output_dtype": get_args(OutputDtype)}
 
 
@@ -290,9 +288,9 @@ def _parse(form: _Form[T], body: bytes, content_type: str | None, limits: Limits
     except bulk.TooManyItems:
         raise _too_many(f"Over {most}", most) from None
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error), form.example) from None
+        raise complaints.wrong_field(error, form.example, _ALLOWED) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(error, body, media, form.example) from None
+        raise complaints.malformed(error, body, media, form.example) from None
 
 
 def _check_other(body: bytes, media: MediaType, limit: int, most: int) -> None:
@@ -311,34 +309,3 @@ def _check_other(body: bytes, media: MediaType, limit: int, most: int) -> None:
         limit=largest,
         hint="Send less metadata and fewer options, vectors in msgpack, or fewer items at once.",
     )
-
-
-def complaint(error: Exception, body: bytes) -> str:
-    """What is wrong with a body that does not parse, without a full stop."""
-    said = str(error).rstrip(".")
-    # msgspec takes the quote behind it for the other half, and what follows for too little.
-    halved = said == "Input data was truncated" and _HALF_A_PAIR.search(body.replace(rb"\\", b""))
-    return "a text ends with half of a surrogate pair" if halved else said
-
-
-def _malformed(error: Exception, body: bytes, media: MediaType, example: str) -> InvalidInputError:
-    if isinstance(error, RecursionError):
-        return InvalidInputError("The body is nested too deeply.", field="body", hint="Flatten metadata and options.")
-    return InvalidInputError(
-        f"The body is not valid {media}: {complaint(error, body)}.",
-        field="body",
-        hint=f"Send {example} in that format.",
-    )
-
-
-def _wrong_field(complaint: str, example: str) -> InvalidInputError:
-    """msgspec's ``Expected `str`, got `int` - at `$.items[3].text``` as an error that names the field."""
-    what, _, path = complaint.partition(" - at `$")
-    field = path.rstrip("`").lstrip(".") or None
-    allowed = _ALLOWED.get(field.rpartition(".")[2].partition("[")[0]) if field else None
-    if allowed and what.startswith("Invalid enum value"):
-        hint = f"Allowed: {', '.join(allowed)}."
-    else:
-        hint = f"The body looks like {example}."
-    what = what.replace("`", "").replace("Object missing", "it lacks the").replace("object", "map").rstrip(".")
-    return InvalidInputError(f"{field or 'The body'} is wrong: {what[0].lower()}{what[1:]}.", field=field, hint=hint)

@@ -129,8 +129,8 @@ def test_unknown_fields_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("body", "field", "complaint"),
     [
-        ([], None, "expected map"),
-        ({}, None, "items"),
+        ([], "body", "expected map"),
+        ({}, "items", "items is missing"),
         ({"items": {}}, "items", "expected array"),
         ({"items": []}, "items", "empty"),
         ({"items": ["a"]}, "items[0]", "expected map"),
@@ -143,7 +143,7 @@ def test_unknown_fields_are_ignored() -> None:
         ({"items": [{"text": "a"}], "params": {"output_dtype": "int3"}}, "params.output_dtype", "float32, float16"),
     ],
 )
-def test_a_wrong_field_is_named_by_its_path(body: object, field: str | None, complaint: str) -> None:
+def test_a_wrong_field_is_named_by_its_path(body: object, field: str, complaint: str) -> None:
     error = refusal(body)
     assert error.field == field
     assert complaint in str(error)

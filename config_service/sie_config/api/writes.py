@@ -29,12 +29,13 @@ from sie_config.epochs.writer import Edit, Writer
 from sie_config.epochs.writer import Request as Asked
 from sie_config.model import plain
 from sie_config.model.model_spec import ModelSpec
-from sie_sdk import formats
+from sie_sdk import complaints, formats
 from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError
 
 SHORT_BYTES = 16 * 1024
 """A body up to this is read at once; reading a longer one would hold up everybody's reads."""
 _FIELDS = ("models", "owner", "prune", "adopt")
+EXAMPLE = '{"owner": "team-a", "models": [...]}'
 
 Answered = Callable[[Done], tuple[int, msgspec.Struct]]
 
@@ -218,5 +219,4 @@ def _wanted(sent: Sent) -> Wanted:
     try:
         return msgspec.convert(told, Wanted)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$.")
-        raise InvalidInputError(f"{path.rstrip('`')}: {text}.", field=path.rstrip("`")) from None
+        raise complaints.wrong_field(error, EXAMPLE) from None

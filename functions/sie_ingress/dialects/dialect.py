@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from sie_config.model.model_spec import ModelSpec
-from sie_sdk import bulk, wire
+from sie_sdk import bulk, complaints, wire
 from sie_sdk.errors import (
     InputTooLongError,
     InvalidInputError,
@@ -96,28 +96,9 @@ def read_json(body: bytes, headers: Headers, form: msgspec.json.Decoder[T], exam
     try:
         return form.decode(body)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error), example) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(
-            f"The body is not valid JSON: {wire.complaint(error, body)}.", field="body", hint=f"Send {example}."
-        ) from None
-    except RecursionError:
-        raise InvalidInputError("The body is nested too deeply.", field="body", hint=f"Send {example}.") from None
-
-
-def _wrong_field(complaint: str, example: str) -> InvalidInputError:
-    """msgspec's ``Expected `str`, got `int` - at `$.input[3]``` as an error that names the field."""
-    what, _, path = complaint.partition(" - at `$")
-    field = path.rstrip("`").lstrip(".") or None
-    if missing := re.search(r"missing required field `(\w+)`", what):
-        field = f"{field}.{missing[1]}" if field else missing[1]
-        return InvalidInputError(f"{field} is missing.", field=field, hint=f"The body looks like {example}.")
-    what = what.replace("`", "").replace("object", "map").rstrip(".")
-    return InvalidInputError(
-        f"{field or 'The body'} is wrong: {what[0].lower()}{what[1:]}.",
-        field=field,
-        hint=f"The body looks like {example}.",
-    )
+        raise complaints.wrong_field(error, example) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise complaints.malformed(error, body, "JSON", example) from None
 
 
 def check_texts(texts: Sequence[str], field: str, limits: wire.Limits, most: int) -> None:

@@ -130,7 +130,7 @@ def test_jinas_bits_come_signed_and_unsigned() -> None:
     [
         (b"", "body", "not valid JSON"),
         (b'{"input": "\xff"}', "body", "not valid JSON"),
-        (b"[" * 100_000, None, "wrong"),
+        (b"[" * 100_000, "body", "wrong"),
         (b'{"input": "a", "deep": ' + b"[" * 100_000, "body", "nested too deeply"),
         ({"model": MODEL}, "input", "input is missing"),
         ({"input": None}, "input", "expected str | array, got null"),
