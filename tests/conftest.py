@@ -54,7 +54,7 @@ def running_nats(folder: Path, port: int = -1, more: str = "") -> Iterator[str]:
             yield _listen_url(folder, process)
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)  # its files are written out first, which takes 10 s where the disk is busy
 
 
 def _listen_url(folder: Path, process: subprocess.Popen[bytes]) -> str:

@@ -54,7 +54,7 @@ def test_a_server_that_is_told_to_leave_does_that_and_not_what_sigterm_says(tmp_
     # Two signals at once come in any order; Kubernetes sends its own when the command has come back to it.
     wait_until(lambda: "Entering lame duck mode" in said())
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 async def test_with_tls_processes_trust_whom_they_are_told_to_trust(
@@ -82,7 +82,7 @@ async def test_with_tls_processes_trust_whom_they_are_told_to_trust(
         await broker.close()
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 @pytest.mark.parametrize(("storage", "starts"), [("13Gi", True), ("12Gi", False)])
@@ -113,7 +113,7 @@ async def test_what_is_rendered_has_room_for_the_streams_and_with_less_none_star
     finally:
         await broker.close()
         process.terminate()
-        process.wait(10)
+        process.wait(60)
     with nullcontext() if starts else pytest.raises(ConfigurationError, match=r"12Gi is not at least 13Gi"):
         values.load(tmp_path)
 

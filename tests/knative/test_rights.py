@@ -169,7 +169,7 @@ def started(tmp_path: Path) -> Iterator[Server]:
     wait_until(lambda: "Server is ready" in server.log.read_text())
     yield server
     process.terminate()
-    process.wait(10)
+    process.wait(60)
 
 
 async def is_refused(address: str, user: str, verb: str, subject: str) -> None:
