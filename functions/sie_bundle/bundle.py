@@ -287,6 +287,7 @@ class Bundle:
                     each.reason, each.error.message.partition("\n")[0].rstrip(":")[:MESSAGE], each.in_a_row
                 )
                 for each in self.residency.failed(FAILED)
+                if self._registry.serves(each.spec.id, self._home)  # what is no more is nobody's worry
             },
             device=self._settings.device,
             device_bytes=memory.used if self._on_gpu else 0,

@@ -205,6 +205,19 @@ async def test_a_model_on_its_way_in_and_one_that_did_not_load_are_announced_wit
     assert bundle.presence.now().failed == {}
 
 
+async def test_a_model_that_is_no_more_is_not_announced_as_one_that_did_not_load(
+    pinning: tuple[Bundle, Registry], tiny_folder: Path, tmp_path: Path
+) -> None:
+    bundle, registry = pinning
+    absent = msgspec.structs.replace(tiny_model.spec(tiny_folder, PLAIN), sources=(LocalSource(str(tmp_path / "no")),))
+    registry.put(absent)
+    with pytest.raises(WeightsUnavailableError):
+        await bundle.residency.model(absent)
+    assert [*bundle.presence.now().failed] == [PLAIN]
+    registry.remove(PLAIN)
+    assert bundle.presence.now().failed == {}
+
+
 async def test_a_worker_without_its_device_takes_nothing_and_says_why(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nats_url: str
 ) -> None:
