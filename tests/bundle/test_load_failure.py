@@ -140,6 +140,27 @@ def test_what_is_known_of_a_failure_is_no_error_that_anybody_raises() -> None:
     assert len({id(each) for each in (raised, told, known.error)}) == 3
 
 
+class OddError(ModelLoadFailedError):
+    """An adapter's own, which is made in a way of its own."""
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(f"{path} is odd.", field="sources")
+        self.path = path
+
+
+def test_an_error_that_an_adapter_makes_in_its_own_way_is_told_with_all_it_knows() -> None:
+    known = failures(Clock())
+    told = known.note(SPEC, OddError(path="a.bin"))
+    pausing = known.pausing(SPEC)
+    assert pausing is not None
+    for each in (told, pausing.error):
+        assert isinstance(each, OddError) and (each.path, each.field, str(each)) == (
+            "a.bin",
+            "sources",
+            "a.bin is odd.",
+        )
+
+
 def test_a_changed_spec_does_not_pause() -> None:
     some = failures(Clock())
     some.note(SPEC, error("gated"))

@@ -6,7 +6,6 @@ Where the kinds of a source's failures come from: ``hub``, ``wheel``, ``weights`
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
@@ -87,7 +86,7 @@ class Failures:
         if failure is None or failure.spec != spec or self._clock() >= failure.again_at:
             return None
         # A copy: errors collect the traces of all who raise them.
-        error = copy.copy(failure.error)
+        error = _copied(failure.error)
         error.retry_after = round(failure.again_at - self._clock(), 3)
         return failure._replace(error=error)
 
@@ -101,7 +100,7 @@ class Failures:
         told.details["reason"] = reason
         now = self._clock()
         # A copy: what is raised holds on to what it came through, and with that to what the load had made so far.
-        self._last[name_of(spec)] = Failure(spec, copy.copy(told), reason, in_a_row, now, now + told.retry_after)
+        self._last[name_of(spec)] = Failure(spec, _copied(told), reason, in_a_row, now, now + told.retry_after)
         return told
 
     def latest(self, count: int) -> list[Failure]:
@@ -117,5 +116,12 @@ def _told(spec: ModelSpec, error: Exception, reason: Reason) -> SIEError:
     if reason == "memory" and not isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"There is not the memory to load {name_of(spec)} now.", hint="Try again later.")
     if isinstance(error, SIEError):
-        return copy.copy(error)
+        return _copied(error)
     return ModelLoadFailedError(f"{name_of(spec)} could not be loaded.", hint="The worker's log says why.")
+
+
+def _copied(error: SIEError) -> SIEError:
+    """Another one that says the same; by no ``__init__``, for a class of an adapter's own may take what it likes."""
+    copied = type(error).__new__(type(error), *error.args)
+    vars(copied).update(vars(error))
+    return copied
