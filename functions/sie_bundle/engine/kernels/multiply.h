@@ -62,7 +62,11 @@ struct Line {
   float* at;
   long step = PANEL;
 
+#ifdef SIE_AMX
   float* place(long column) const { return at + column / PANEL * step + column % PANEL; }
+#else
+  float* place(long column) const { return at + column; }
+#endif
 };
 
 template <class Of>
@@ -251,9 +255,15 @@ struct Fetched {
   }
 };
 
+// Where rows of products go: side by side, or so far from each other to be added, with a bias, to what is there.
+struct Onto {
+  const float* bias = nullptr;
+  long stride = PANEL;
+};
+
 // Of ROWS rows.
 template <int ROWS, class Unit>
-static inline void multiply_rows(const Rows& a, const Unit* b, int units, float* c, Fetched ahead) {
+static inline void multiply_rows(const Rows& a, const Unit* b, int units, float* c, Onto onto, Fetched ahead) {
   for (int column = 0; column < PANEL; column += 2 * WIDTH) {
     Vector sums[ROWS][2] = {};
     const Unit* unit = b + column;
@@ -279,7 +289,11 @@ static inline void multiply_rows(const Rows& a, const Unit* b, int units, float*
     for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
-        store(c + row * PANEL + column + half * WIDTH, sums[row][half]);
+        int at = column + half * WIDTH;
+        float* to = c + row * onto.stride + at;
+        // Last, for a large number takes less from one sum than from each of its parts.
+        if (onto.bias) sums[row][half] += load(onto.bias + at) + load(to);
+        store(to, sums[row][half]);
       }
     }
   }
@@ -288,17 +302,17 @@ static inline void multiply_rows(const Rows& a, const Unit* b, int units, float*
 // Of as many rows as there are, of up to ROWS. Not inlined, for it is long.
 template <int ROWS, class Unit>
 __attribute__((noinline)) static void multiply_some(const Rows& a, int rows, const Unit* b, int units, float* c,
-                                                    Fetched ahead) {
+                                                    Onto onto, Fetched ahead) {
   if constexpr (ROWS > 1) {
-    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, c, ahead);
+    if (rows < ROWS) return multiply_some<ROWS - 1>(a, rows, b, units, c, onto, ahead);
   }
-  multiply_rows<ROWS>(a, b, units, c, ahead);
+  multiply_rows<ROWS>(a, b, units, c, onto, ahead);
 }
 
 // Of all rows, in as few parts as there are registers for, and as even ones: a part of one or two rows waits for its
 // own sums.
 template <class Unit>
-static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, float* c, const Unit* next) {
+static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, float* c, Onto onto, const Unit* next) {
   constexpr int MOST = WIDTH == 16 ? 12 : 6, BESIDE = AT_ONCE * 2 * WIDTH * sizeof(Unit);
   // Memory gives less than a part takes: what is fetched beside the first alone keeps it waiting.
   int parts = (rows + MOST - 1) / MOST, fetching = parts > 3 ? 4 : parts > 1 ? 2 : 1;
@@ -306,16 +320,16 @@ static inline void multiply_parts(Rows a, int rows, const Unit* b, int units, fl
     Fetched ahead;
     if (next && part < fetching) ahead = {(const char*)(next + units * PANEL / fetching * part), BESIDE / fetching};
     int some = (rows + parts - part - 1) / (parts - part);
-    multiply_some<MOST>(a, some, b, units, c, ahead);
-    rows -= some, a.at += some * a.row, c += some * PANEL;
+    multiply_some<MOST>(a, some, b, units, c, onto, ahead);
+    rows -= some, a.at += some * a.row, c += some * onto.stride;
   }
 }
 
-static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, float* c) {
+static inline void multiply(const Rows& a, int rows, const Panel& panel, int units, float* c, Onto onto = {}) {
   if (UNIT == 1 && panel.halved)
-    multiply_parts(a, rows, (const uint16_t*)panel.at, units, c, (const uint16_t*)panel.next);
+    multiply_parts(a, rows, (const uint16_t*)panel.at, units, c, onto, (const uint16_t*)panel.next);
   else
-    multiply_parts(a, rows, (const float*)panel.at, units, c, (const float*)panel.next);
+    multiply_parts(a, rows, (const float*)panel.at, units, c, onto, (const float*)panel.next);
 }
 
 static inline void multiply(const Rows& a, int rows, const uint32_t* b, int units, float* c) {

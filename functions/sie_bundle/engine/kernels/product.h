@@ -140,13 +140,22 @@ static void multiplied(Number* a, int rows, const Product& of, const char* then,
 }
 
 // Multiply a [rows][inward], in blocks, with rows [from, from + inward) of a weight, and add the result to x [rows]
-// [columns of the weight], in blocks. Otherwise as `multiplied`. Tiles could begin with x, but would wait for each
-// block of it: the one before has just been stored at an address that looks the same.
+// [columns of the weight], in blocks. Otherwise as `multiplied`.
 static void multiplied_onto(float* x, Number* a, int rows, const Product& of, int from, int inward, const char* then,
                             float* room) {
-  multiplied<NONE>(
-      a, rows, of, from, inward, Share(of.outward / PANEL), in_order, then, room, in_blocks(x, of.outward), [](int) {
-        return [](float* to, Vector left, Vector right) { store(to, load(to) + left, load(to + WIDTH) + right); };
-      });
+  Share share(of.outward / PANEL);
+#ifdef SIE_AMX
+  // Tiles could begin with x, but would wait for each block of it: the one before has just been stored at an address
+  // that looks the same.
+  multiplied<NONE>(a, rows, of, from, inward, share, in_order, then, room, in_blocks(x, of.outward), [](int) {
+    return [](float* to, Vector left, Vector right) { store(to, load(to) + left, load(to + WIDTH) + right); };
+  });
+#else
+  for (int i = share.from; i < share.to; i++) {
+    Panel panel = panel_of(of, i, from, inward, rows, i + 1 < share.to ? of.panel(i + 1, from) : then, room);
+    const float* bias = of.bias && from == 0 ? of.bias + i * PANEL : ZEROS;
+    multiply(in_blocks(a, inward), rows, panel, inward / UNIT, x + i * PANEL, {bias, of.outward});
+  }
+#endif
 #pragma omp barrier
 }
