@@ -32,6 +32,7 @@ def test_the_status_page_follows_the_cluster_from_zero_through_a_restart(platfor
         assert platform.encode("hello", Prefer="wait=50").status_code == 200
         page.await_text("1 bundle up, 1 model loaded")
         wait_until(lambda: any(MODEL in text and "dense 384" in text for text in rows(page, "#models tr.loaded")))
+        assert MODEL in rows(page, "#models tr")[0], "what is loaded comes first"
         wait_until(lambda: any("default/default/cpu" in text for text in rows(page, "#lanes tr.ready")))
         before = platform.kill("ingress")
         wait_until(lambda: platform.pids().get("ingress", before) != before)
