@@ -69,9 +69,7 @@ def read_spec(body: bytes, content_type: str | None) -> PoolSpec:
     """
     media = wire.body_type(content_type or wire.JSON)
     try:
-        raw: Any = (msgspec.json if media == wire.JSON else msgspec.msgpack).decode(body)
-        if not isinstance(raw, dict):
-            raise InvalidInputError("The body is no map.", field="body", hint=f"It looks like {EXAMPLE}.")
+        raw = (msgspec.json if media == wire.JSON else msgspec.msgpack).decode(body, type=dict[Any, Any])
         spec = msgspec.convert({name: value for name, value in raw.items() if value is not None}, PoolSpec)
     except msgspec.ValidationError as error:
         raise complaints.wrong_field(error, EXAMPLE) from None

@@ -43,11 +43,11 @@ def wrong_field(
     if missing := _MISSING.fullmatch(what):
         field = f"{field}.{missing[1]}" if field else missing[1]
         return InvalidInputError(f"{field} is missing.", field=field, hint=f"The body looks like {example}.")
-    values = (allowed or {}).get(field.rpartition(".")[2].partition("[")[0]) if field else None
-    few = values is not None and what.startswith("Invalid enum value")
+    name = (field or "").rpartition(".")[2].partition("[")[0]
+    few = (allowed or {}).get(name, ()) if what.startswith("Invalid enum value") else ()
     what = what.replace("`", "").replace("object", "map").rstrip(".")
     return InvalidInputError(
         f"{field or 'The body'} is wrong: {what[0].lower()}{what[1:]}.",
         field=field or "body",
-        hint=f"Allowed: {', '.join(values)}." if values and few else f"The body looks like {example}.",
+        hint=f"Allowed: {', '.join(few)}." if few else f"The body looks like {example}.",
     )

@@ -128,7 +128,7 @@ async def test_one_body_under_one_key_on_two_routes_is_two_requests(desk: Desk) 
             "have 4",
         ),
         (SCORE, {"query": {"text": "q"}, "items": []}, "items", "at least one"),
-        (SCORE, {"items": ITEMS}, "query", "The body looks like"),
+        (SCORE, {"items": ITEMS}, "query", 'looks like {"query"'),
         (SCORE, {"query": {"text": "q"}, "items": ITEMS * 501}, "items", "1000"),
         (EXTRACT, {"items": ITEMS, "params": {"labels": ["a", "a"]}}, "params.labels[1]", "once"),
         (f"/v1/extract/{ZERO_SHOT.id}", {"items": ITEMS}, "params.labels", "Send the labels to try"),

@@ -35,7 +35,7 @@ from sie_sdk.errors import IdempotencyMismatchError, InvalidInputError
 SHORT_BYTES = 16 * 1024
 """A body up to this is read at once; reading a longer one would hold up everybody's reads."""
 _FIELDS = ("models", "owner", "prune", "adopt")
-EXAMPLE = '{"owner": "team-a", "models": [...]}'
+_EXAMPLE = '{"owner": "team-a", "models": [...]}'
 
 Answered = Callable[[Done], tuple[int, msgspec.Struct]]
 
@@ -219,4 +219,4 @@ def _wanted(sent: Sent) -> Wanted:
     try:
         return msgspec.convert(told, Wanted)
     except msgspec.ValidationError as error:
-        raise complaints.wrong_field(error, EXAMPLE) from None
+        raise complaints.wrong_field(error, _EXAMPLE) from None
