@@ -38,8 +38,10 @@ def wrong_field(
 
     ``allowed``: the values of each field that takes a few only, by its name without a path.
     """
-    what, _, path = str(error).partition(" - at `$")
-    field = path.rstrip("`").lstrip(".") or None
+    what, _, place = str(error).partition(" - at `")
+    if place.startswith("key` in `"):
+        what = f"a key: {what[0].lower()}{what[1:]}"
+    field = place.partition("$")[2].rstrip("`").lstrip(".") or None
     if missing := _MISSING.fullmatch(what):
         field = f"{field}.{missing[1]}" if field else missing[1]
         return InvalidInputError(f"{field} is missing.", field=field, hint=f"The body looks like {example}.")

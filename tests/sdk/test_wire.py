@@ -132,6 +132,7 @@ def test_unknown_fields_are_ignored() -> None:
         ([], "body", "expected map"),
         ({}, "items", "items is missing"),
         ({"items": {}}, "items", "expected array"),
+        ({"items": [{"text": "a", "metadata": {1: 2}}]}, "items[0].metadata", "a key: expected str"),
         ({"items": []}, "items", "empty"),
         ({"items": ["a"]}, "items[0]", "expected map"),
         ({"items": [{"text": "a"}, {"id": "b"}]}, "items[1]", "no content"),
