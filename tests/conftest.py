@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,9 +85,9 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     await made.close()
 
 
-async def eventually(holds: Callable[[], bool], deadline_s: float = 30.0) -> None:
-    """Wait until ``holds()``; fail when it does not within the deadline."""
+async def eventually(holds: Callable[[], bool | Awaitable[bool]], deadline_s: float = 30.0) -> None:
+    """Wait until ``holds()``, which may have to be awaited; fail when it does not within the deadline."""
     end = time.monotonic() + deadline_s
-    while not holds():
+    while not (held if isinstance(held := holds(), bool) else await held):
         assert time.monotonic() < end, f"not within {deadline_s} s"
         await asyncio.sleep(0.005)

@@ -299,15 +299,11 @@ async def test_an_ended_lease_says_so_until_the_pool_is_gone(desk: Desk) -> None
     assert info["status"]["state"] == "expired"
     refused(await desk.client.post("/v1/pools/team-a/renew"), 404, "POOL_NOT_FOUND", "pool")
     await desk.broker.pools.delete(pool_key("team-a"))
-    await eventually_gone(desk)
 
+    async def gone() -> bool:
+        return (await desk.client.get("/v1/pools/team-a")).status_code == 404
 
-async def eventually_gone(desk: Desk) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            if (await desk.client.get("/v1/pools/team-a")).status_code == 404:
-                return
-            await asyncio.sleep(0.01)
+    await eventually(gone)
 
 
 async def test_one_process_has_no_pools_to_give(desk: Desk) -> None:
