@@ -111,6 +111,13 @@ async def keep(bucket: Bucket, reply: Reply) -> None:
             return
 
 
+async def keep_first(bucket: Bucket, reply: Reply, revision: int) -> None:
+    """Keep the reply as the job's result, unless there is one, or was one since `result_revision` was ``revision``."""
+    key = f"{RESULTS}{token(reply.id)}"
+    if (kept := await bucket.read(key)).value is None and kept.revision == revision:
+        await bucket.replace(key, _encoder.encode(reply), revision)
+
+
 async def result(bucket: Bucket, job_id: str) -> Reply | None:
     """The job's result, or None when it is not there yet."""
     value = await bucket.get(f"{RESULTS}{token(job_id)}")

@@ -16,9 +16,10 @@ from sie_broker import jobs, subjects
 from sie_broker.claim import WORK_INLINE_BYTES
 from sie_broker.deadletters import Place
 from sie_broker.events import envelope
+from sie_broker.jetstream.deadletter_stream import NatsDeadLetters
 from sie_broker.jetstream.exhausted import Burial
 from sie_broker.jetstream.nats_broker import NatsBroker
-from sie_broker.records import MAX_DELIVERIES, Lane, Queue, Work
+from sie_broker.records import MAX_DELIVERIES, Lane, Queue, Reply, Work
 from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import running_nats
 from tests.congruence.test_broker import Plenty
@@ -199,3 +200,28 @@ async def test_a_replay_without_anybody_to_work_on_it_is_refused(broker: NatsBro
         await broker.dead.replay("orphan")
     assert [letter.id for letter in await broker.dead.entries()] == ["orphan"]
     assert sum((await broker.backlog()).values()) == 0
+
+
+async def test_a_letter_that_is_replayed_while_it_is_buried_keeps_no_error(broker: NatsBroker) -> None:
+    async def replayed(reply_to: str | None, reply: Reply) -> None:
+        await broker.deliver_reply(reply_to, reply)
+        assert await jobs.result(broker.jobs, "early") is not None
+        await broker.dead.replay("early")
+
+    dead = NatsDeadLetters(broker.nc, broker.jobs, broker.payloads, replayed)
+    await broker.submit(work("early", reply_to="sie.reply.gone.early"))
+    await exhaust(broker, "early")
+    await Burial(broker.nc, dead, broker.jobs, broker.payloads).bury(Place(subjects.stream("default"), 1, 5))
+    assert await jobs.result(broker.jobs, "early") is None
+    assert list(await broker.backlog()) and await broker.dead.entries() == []
+
+
+async def test_an_answer_that_comes_while_a_letter_is_buried_stays(broker: NatsBroker) -> None:
+    async def late(reply_to: str | None, reply: Reply) -> None:
+        await jobs.keep(broker.jobs, Reply(id=reply.id, data=b"answer"))
+
+    dead = NatsDeadLetters(broker.nc, broker.jobs, broker.payloads, late)
+    await broker.submit(work("late", reply_to="sie.reply.gone.late"))
+    await exhaust(broker, "late")
+    await Burial(broker.nc, dead, broker.jobs, broker.payloads).bury(Place(subjects.stream("default"), 1, 5))
+    assert ((await jobs.result(broker.jobs, "late")) or Reply("late", b"")).data == b"answer"

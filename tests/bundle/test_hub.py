@@ -209,7 +209,8 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_not_there_yet(
     spec = msgspec.structs.replace(MODEL, sources=(HubSource(repo="acme/tiny", revision=COMMIT),))
     with pytest.raises(WeightsUnavailableError):
         weights.resolve(spec, None, tmp_path / "cache")
-    assert fetched(hub_here) == ["config.json", "model.safetensors", "tokenizer.json"]
+    begun = set(fetched(hub_here))  # several at once: the one that fails may be the first, or the last
+    assert "model.safetensors" in begun
     hub_here.down = True
     with pytest.raises(WeightsUnavailableError) as caught:
         weights.resolve(spec, None, tmp_path / "cache")
@@ -218,7 +219,7 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_not_there_yet(
     hub_here.asked.clear()
     hub_here.down = False
     folder = weights.resolve(spec, None, tmp_path / "cache").folder
-    assert fetched(hub_here) == ["model.safetensors"]
+    assert fetched(hub_here) == sorted({"model.safetensors"} | (set(weights.FILES) - begun))
     assert sorted(path.name for path in folder.iterdir()) == sorted(weights.FILES)
     assert not list(tmp_path.rglob("*.partial"))
 

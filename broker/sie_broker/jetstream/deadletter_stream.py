@@ -77,14 +77,16 @@ class NatsDeadLetters:
         Twice is as good as once: the subject names the place in the queue, and holds one message.
         """
         subject = subjects.dead(letter.id, sequence)
+        kept = await jobs.result_revision(self._jobs, letter.id)
         if not await self._is_kept(subject):
             await self._keep(subject, letter)
         if (reply := deadletters.refusal(letter)) is not None:
             inbox = letter.headers.get("ce-replyto")
             if inbox is not None and len(inbox) <= envelope.LONGEST_REPLY_TO:
                 await self._answer(unquote(inbox), reply)
-            # Last, for it says that the work was answered. In any case: who repeats the request is told the same.
-            await jobs.keep(self._jobs, reply)
+            # Last, for it says that the work was answered. Whoever took it: who repeats the request is told the same,
+            # unless the letter has been replayed meanwhile.
+            await jobs.keep_first(self._jobs, reply, kept)
 
     async def _keep(self, subject: str, letter: DeadLetter) -> None:
         try:
