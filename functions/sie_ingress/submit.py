@@ -170,10 +170,10 @@ class Submitter:
         if (failed := await jobs.failed(self._broker.jobs, work.id)) is not None:
             await self._anew(job, work, failed)
             await jobs.forget_result(self._broker.jobs, work.id, failed)
+        elif await unanswered(self._broker, job):  # thrown away for its age, or answered to a caller that is gone
+            job = await self._anew(job, work, -job.sequence)
         elif job.shared:  # who followed it may be gone
             self._following.begin(work, job.sequence)
-        elif await unanswered(self._broker, job):  # it was thrown away for its age
-            job = await self._anew(job, work, -job.sequence)
         return await self._result(job, hold_s) or job
 
     async def _anew(self, job: Job, work: Work, after: int) -> Job:

@@ -97,9 +97,8 @@ async def test_a_job_whose_answer_another_took_and_whose_ingress_died_says_so_an
         assert "send the request again with its Idempotency-Key" in missed.json()["error"]["hint"]
         desk.hold.clear()
         repeat = await died.encode(*texts, Idempotency_Key="k", Prefer="wait=0.05")
+        assert repeat.status_code == 202 and await answered(202)
         await eventually(lambda: len(desk.computed) == 2 * works)
-        assert repeat.status_code == 202
-        await eventually(lambda: answered(202))  # once the job is recorded as one with work of its own
         desk.hold.set()
         assert lengths((await look(headers={"Prefer": "wait=10"})).json()) == [4] * len(texts)
     assert len(desk.computed) == 2 * works
