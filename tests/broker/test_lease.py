@@ -251,7 +251,7 @@ async def becomes(look: Callable[[], Awaitable[object]], wanted: object) -> None
 
 async def test_a_write_whose_answer_was_lost_does_not_lose_the_lease(bucket: Bucket) -> None:
     deaf = Sometimes(bucket)
-    only = candidate(deaf)
+    only = candidate(deaf, ttl_s=LONG_S)
     async with only.leading():
         await eventually(lambda: only.acting)
         deaf.answers = False

@@ -187,7 +187,12 @@ def test_a_file_is_gone_on_with_after_a_kill(tiny: str, long_file: Path, tmp_pat
     for _ in range(2):
         before = out.stat().st_size if out.exists() else 0
         with running(tiny, *whole, "--concurrency", "1") as process:
-            wait_until(lambda before=before: out.exists() and out.stat().st_size > before + 100_000)  # type: ignore[misc]
+            # Or it has ended: the test stood still, and so it was killed once, or never.
+            wait_until(
+                lambda before=before, process=process: (  # type: ignore[misc]
+                    process.poll() is not None or (out.exists() and out.stat().st_size > before + 100_000)
+                )
+            )
             process.kill()
             process.wait()
     assert sie(tiny, *whole).returncode == 0

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import sys
+import time
 
 from sie_sdk import SIEAsyncClient, SIEClient
 
@@ -20,11 +21,19 @@ def refused(call):
     return None
 
 
+def loaded(client):
+    """What is there once the model is loaded, too: capacity is there before it."""
+    end = time.monotonic() + 60
+    while not all(model["loaded"] for model in client.list_models()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return client.wait_for_capacity("cpu", timeout_s=30, poll_interval_s=0.2)
+
+
 def blocking():
     with SIEClient(URL) as client:
         return {
             "capacity_for_a_model": client.wait_for_capacity("cpu", model=MODEL, timeout_s=60),
-            "waited": client.wait_for_capacity("cpu", timeout_s=30, poll_interval_s=0.2),
+            "waited": loaded(client),
             "models": client.list_models(),
             "spellings": [client.get_model(name) for name in SPELLINGS],
             "unknown": refused(lambda: client.get_model("org/nothing")),
