@@ -178,14 +178,15 @@ async def test_an_outage_longer_than_the_lease_closes_no_session_and_changes_no_
         leads.append(number)
         await lead(broker, setting)
 
-    def lease(broker: Broker) -> Lease:
-        return Lease(broker.leases, "demand", ttl_s=2, renew_s=0.3, margin_s=0.5, patience_s=setting.frozen_s)
+    def lease(broker: Broker, renew_s: float) -> Lease:
+        return Lease(broker.leases, "demand", ttl_s=2, renew_s=renew_s, margin_s=0.5, patience_s=setting.frozen_s)
 
     async with AsyncExitStack() as stack:
         with running_nats(tmp_path) as url:
             first, second, pods = [await stack.enter_async_context(connected(url)) for _ in range(3)]
             await stack.enter_async_context(fleet(pods))
-            leases = [lease(first), lease(second)]
+            # Who stands by gives the other so long to come back first: each has a connection of its own.
+            leases = [lease(first, renew_s=0.3), lease(second, renew_s=3.0)]
             tasks = [asyncio.create_task(leases[0].lead(lambda: leading(0, first)))]
             await eventually(lambda: server.open == SESSIONS)
             tasks.append(asyncio.create_task(leases[1].lead(lambda: leading(1, second))))

@@ -131,7 +131,7 @@ def test_two_owners_that_prune_leave_each_other_s_models_alone(engineer: Enginee
 def test_an_export_is_a_folder_that_applies_to_nothing_new(engineer: Engineer) -> None:
     engineer.write("kept/one.yaml", id="acme/one", profiles={"short": {"options": {"max_seq_length": 8}}})
     engineer.write("kept/two.yaml", id="acme/two", owner="me")
-    engineer.sie("config", "apply", "kept", "--yes")
+    engineer.sie("config", "apply", "kept", "--yes", "--wait", "30")
     engineer.sie("config", "export", "exported")
     assert sorted(file.name for file in (engineer.checkout / "exported").iterdir()) == [
         "acme__one.yaml",
@@ -143,6 +143,7 @@ def test_an_export_is_a_folder_that_applies_to_nothing_new(engineer: Engineer) -
     assert "Plan: 0 to add, 0 to change" in engineer.sie("config", "diff", "-", stdin=stream)
     for model in ("acme/one", "acme/two"):
         engineer.sie("config", "delete", model, "--yes")
+    wait_until(lambda: engineer.models() == set())
 
 
 def test_faults_of_all_files_are_told_at_once_and_nothing_is_sent(engineer: Engineer) -> None:
