@@ -197,7 +197,11 @@ async def test_workers_that_change_their_pool_under_load_lose_nothing_and_comput
         await swapping
     assert set(computed) == set(ids)
     assert set(computed.values()) == {1}
-    assert sum((await broker.backlog()).values()) == 0
+
+    async def all_acknowledged() -> bool:
+        return sum((await broker.backlog()).values()) == 0
+
+    await eventually(all_acknowledged)
     await broker.close()
 
 
