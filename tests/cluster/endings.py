@@ -34,9 +34,12 @@ class Endings:
         self._follow("status", "get", "pods", "-l", kube.WORKERS, "-w", "-o", LAST)
 
     def follow(self) -> None:
-        """Keep what the workers that are up say from now on, and said until now."""
+        """Keep what the workers say from now on, and said until now.
+
+        Also of a pod that is told to go before Kubernetes calls it ready: its worker may have answered by then.
+        """
         for pod in kube.pods():
-            if kube.ready(pod) and not (self._folder / kube.name(pod)).exists():
+            if kube.begun(pod, "bundle") and not (self._folder / kube.name(pod)).exists():
                 self._follow(kube.name(pod), "logs", "-f", kube.name(pod), "-c", "bundle")
 
     def exit_code(self, pod: str) -> int | None:

@@ -58,6 +58,12 @@ def ready(thing: Object) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
+def begun(pod: Object, container: str) -> bool:
+    """Whether a container of the pod has begun, and so has something to say."""
+    states = pod.get("status", {}).get("containerStatuses", [])
+    return any(each["name"] == container and each["state"].keys() & {"running", "terminated"} for each in states)
+
+
 def until(holds: Callable[[], bool], deadline_s: float = 60.0) -> None:
     """`tests.platform.wait_until` for what costs a process to ask: twice a second."""
     end = time.monotonic() + deadline_s
