@@ -96,8 +96,10 @@ class AppliedEverywhere:
             log.warning("epoch %d was not told: %s", state.epoch, error)
 
     async def _leave(self) -> None:
+        key = PREFIX + token(self._name)
         with contextlib.suppress(QueueUnavailableError):  # else it ends by itself
-            await self._bucket.remove(PREFIX + token(self._name), self._revision)
+            # Read first: what is told last may have been cut off before its revision was heard.
+            await self._bucket.remove(key, (await self._bucket.read(key)).revision)
 
     def _hear(self, key: str, value: bytes | None) -> None:
         if value is None:

@@ -316,7 +316,12 @@ async def test_a_restart_of_the_server_changes_no_holder(tmp_path: Path, patienc
                 await broker.connect()
                 stack.push_async_callback(broker.close)
             await brokers[0].provision([])
-            first, second = (candidate(broker.leases, patience_s=patience_s) for broker in brokers)
+            # A patient one's lease ends meanwhile; so long the other gives it to come back first.
+            ttl_s = TTL_S if patience_s else LONG_S
+            first, second = (
+                candidate(broker.leases, patience_s=patience_s, ttl_s=ttl_s, renew_s=renew_s)
+                for broker, renew_s in zip(brokers, (0.3, 3.0), strict=True)
+            )
             await stack.enter_async_context(first.leading())
             await eventually(lambda: first.acting)
             await stack.enter_async_context(second.leading())
