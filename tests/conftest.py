@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 import subprocess
 import sysconfig
@@ -20,6 +21,7 @@ from sie_broker.contract import Broker
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.memory import MemoryBroker
+from sie_local import ports
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in a shell's background job, and would be in every process that a test starts and interrupts.
@@ -28,6 +30,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is not a failing test.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# Those who test beside us choose ports as well, and one that is chosen is not listened on for a second or two.
+_share = (ports.LAST - ports.FIRST) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+ports.FIRST += _share * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+ports.LAST = ports.FIRST + _share - 1
 
 NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 
@@ -60,8 +67,8 @@ def running_nats(folder: Path, port: int = -1, more: str = "") -> Iterator[str]:
 def _listen_url(folder: Path, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.poll() is None:
-        for ports in folder.glob(f"*_{process.pid}.ports"):
-            if (text := ports.read_text()).strip().endswith("}"):
+        for told in folder.glob(f"*_{process.pid}.ports"):
+            if (text := told.read_text()).strip().endswith("}"):
                 return str(json.loads(text)["nats"][0])
         time.sleep(0.01)
     raise RuntimeError(f"nats-server did not start: {(folder / 'log').read_text()}")

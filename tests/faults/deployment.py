@@ -68,7 +68,9 @@ class Deployment:
         self.folder = folder
         self.record = folder / "record"
         self.servers = SERVERS[:servers]
-        self._ports = {name: free_port() for name in self.servers}
+        self._ports: dict[str, int] = {}
+        for name in self.servers:
+            self._port(name)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, dict[str, str]] = {}
         models = folder / "models"
@@ -85,6 +87,13 @@ class Deployment:
         }
 
     # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _port(self, name: str) -> int:
+        """Its own from now on; none that another has who does not listen yet."""
+        while name not in self._ports:
+            if (port := free_port()) not in self._ports.values():
+                self._ports[name] = port
+        return self._ports[name]
 
     def up(self, *names: str) -> None:
         """Start what every test needs, then ``names``; return when all are ready."""
@@ -178,7 +187,7 @@ class Deployment:
         return process.pid
 
     def _run(self, name: str, settings: dict[str, str]) -> None:
-        port = self._ports.setdefault(name, free_port())
+        port = self._port(name)
         self._started[name] = settings
         own = {"PORT": str(port), "NOOP_NAME": name}
         if (clock := self.folder / f"{name}.clock").exists():
@@ -190,7 +199,7 @@ class Deployment:
     def _run_server(self, name: str) -> None:
         store = self.folder / name
         store.mkdir(exist_ok=True)
-        http = self._ports.setdefault(f"{name} http", free_port())
+        http = self._port(f"{name} http")
         config = (
             f'server_name: {name}\nlisten: "127.0.0.1:{self._ports[name]}"\nhttp: "127.0.0.1:{http}"\n'
             f'max_payload: {MAX_PAYLOAD_BYTES}\njetstream {{ store_dir: "{store}", max_file_store: 16GB }}\n'
