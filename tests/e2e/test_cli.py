@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,11 @@ def test_ctrl_c_leaves_whole_lines_says_how_many_and_skip_goes_on(tiny: str, lon
     assert ids(out) == [f"n{i}" for i in range(LINES)]
 
 
+def has_grown_or_ended(out: Path, size: int, process: subprocess.Popen[bytes]) -> bool:
+    """Ended: the test stood still, and so the process is killed once, or never."""
+    return process.poll() is not None or (out.exists() and out.stat().st_size > size)
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "npy"])
 def test_a_file_is_gone_on_with_after_a_kill(tiny: str, long_file: Path, tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"out.{ending}"
@@ -187,12 +193,7 @@ def test_a_file_is_gone_on_with_after_a_kill(tiny: str, long_file: Path, tmp_pat
     for _ in range(2):
         before = out.stat().st_size if out.exists() else 0
         with running(tiny, *whole, "--concurrency", "1") as process:
-            # Or it has ended: the test stood still, and so it was killed once, or never.
-            wait_until(
-                lambda before=before, process=process: (  # type: ignore[misc]
-                    process.poll() is not None or (out.exists() and out.stat().st_size > before + 100_000)
-                )
-            )
+            wait_until(partial(has_grown_or_ended, out, before + 100_000, process))
             process.kill()
             process.wait()
     assert sie(tiny, *whole).returncode == 0

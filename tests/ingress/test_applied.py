@@ -6,10 +6,11 @@ import asyncio
 
 import msgspec
 
-from sie_broker.contract import Broker, Bucket
+from sie_broker.contract import Broker
 from sie_config.epochs.mirror import Mirror
 from sie_config.registry import Registry
 from sie_ingress.applied import BELIEVED_S, AppliedEverywhere
+from tests.broker.test_lease import Sometimes
 from tests.config.test_writer import put
 from tests.config.writing import writing
 from tests.conftest import eventually
@@ -58,29 +59,13 @@ async def test_an_ingress_that_says_nothing_any_more_is_gone(broker: Broker) -> 
         await ingress.stop()
 
 
-class Unheard:
-    """A bucket whose answers to writes do not come."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-        self.get, self.put, self.delete, self.entries = bucket.get, bucket.put, bucket.delete, bucket.entries
-        self.read, self.remove, self.watch, self.commit = bucket.read, bucket.remove, bucket.watch, bucket.commit
-
-    async def replace(self, key: str, value: bytes, revision: int, ttl_s: int | None = None) -> int | None:
-        await self._bucket.replace(key, value, revision, ttl_s)
-        await asyncio.Event().wait()
-        return None
-
-
-async def test_an_ingress_that_ends_while_it_tells_leaves_nothing(broker: Broker) -> None:
+async def test_an_ingress_that_ends_without_having_heard_of_what_it_told_leaves_nothing(broker: Broker) -> None:
     await broker.provision([])
-    applied = AppliedEverywhere(Unheard(broker.lanes), "a", Mirror(broker.config, Registry()))
-    telling = asyncio.create_task(applied.run())
-
-    async def told() -> bool:
-        return bool(await broker.lanes.entries("config."))
-
-    await eventually(told)
+    lanes = Sometimes(broker.lanes)
+    lanes.answers = False
+    telling = asyncio.create_task(AppliedEverywhere(lanes, "a", Mirror(broker.config, Registry())).run())
+    await lanes.wrote_unheard.wait()
+    assert await broker.lanes.entries("config.")
     telling.cancel()
     await asyncio.gather(telling, return_exceptions=True)
-    assert not await told()
+    assert not await broker.lanes.entries("config.")
