@@ -54,7 +54,7 @@ after another: while it does, the next is made ready."""
 
 BATCH_TOKENS, GPU_BATCH_TOKENS = 512, 32_768
 """The most tokens of a batch on a CPU, and on a GPU."""
-ONE_STREAM = 2
+ONE_STREAM = 4
 """So many times as many are in a batch that has the caches to itself, if it is quick nevertheless."""
 
 

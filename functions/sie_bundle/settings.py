@@ -33,8 +33,8 @@ class Settings(msgspec.Struct, frozen=True):
     max_in_hand: Annotated[int, msgspec.Meta(ge=1)] = 64
     """Requests taken from the queue at once: enough to fill batches, few enough to leave work to others."""
     batch_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """The most tokens in one forward pass; 0: what suits the device, 512 on a CPU, whose cache they fill, twice as many
-    on a single core that computes them within 50 ms, 32768 on a GPU. A single text may have more."""
+    """The most tokens in one forward pass; 0: what suits the device, 512 on a CPU, whose cache they fill, four times
+    as many on a single core that computes them within 50 ms, 32768 on a GPU. A single text may have more."""
     batch_s: Positive = 0.2
     """The most seconds one forward pass may be expected to take, for those who wait behind it."""
     device: Annotated[str, msgspec.Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = "cpu"

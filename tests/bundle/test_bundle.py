@@ -281,9 +281,9 @@ async def test_the_model_of_what_waits_is_loaded_while_the_engine_is_imported_an
 
 @pytest.mark.parametrize(
     ("wanted", "room"),
-    [(Settings(), 1024), (Settings(batch_tokens=512), 512), (Settings(streams=2), 512)],
+    [(Settings(), 2048), (Settings(batch_tokens=512), 512), (Settings(streams=2), 512)],
 )
-async def test_a_batch_that_has_a_core_to_itself_may_be_of_twice_as_many_tokens_if_they_are_quick(
+async def test_a_batch_that_has_a_core_to_itself_may_be_of_four_times_as_many_tokens_if_they_are_quick(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, wanted: Settings, room: int
 ) -> None:
     monkeypatch.setattr("sie_bundle.engine.cores.available", lambda: 1)
@@ -291,7 +291,7 @@ async def test_a_batch_that_has_a_core_to_itself_may_be_of_twice_as_many_tokens_
     model.gate.set()
     model.fit.observe(Reading(1024, 1, 0.01))
     try:
-        await executor.forward(model, rows(*[1] * 16, length=128), HEADS)
+        await executor.forward(model, rows(*[1] * 32, length=128), HEADS)
     finally:
         await asyncio.to_thread(executor.close)
     assert {len(batch) * 128 for batch in model.batches} == {room}

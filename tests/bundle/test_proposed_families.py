@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from sie_bundle.engine import linear
-from sie_bundle.models import by_layer, family, gliner
+from sie_bundle.models import activations, by_layer, family, gliner
 from sie_bundle.weights import layout
 from sie_config.propose import Folder, chain, families, weights
 from sie_config.propose import gliner as proposed
@@ -49,7 +49,7 @@ def test_a_family_is_known_as_the_engine_has_it(name: str) -> None:
 
 
 def test_activations_are_those_of_the_engine() -> None:
-    assert linear._NAMES.keys() == families.ACTIVATIONS
+    assert activations.NAMES.keys() == families.ACTIVATIONS
     assert {act for act in chain._ACTIVATIONS.values() if act} <= linear.ACTIVATIONS.keys()
 
 

@@ -1,14 +1,11 @@
-"""The host's memory while a model is laid out: large tensors that come and go, and those of mapped files.
+"""The host's memory while a model is laid out: large tensors that come and go.
 
-Owns how both leave memory again. A load makes several times what it leaves, so whatever is not used again stays in the
+Owns how they leave memory again. A load makes several times what it leaves, so whatever is not used again stays in the
 process for as long as the model.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,8 +17,6 @@ from sie_bundle.engine.native import address
 
 ALIGNED = 64
 """Bytes."""
-
-_madvise = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 
 
 def piece(size: int) -> npt.NDArray[np.uint8]:
@@ -39,15 +34,3 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """
     size = torch.Size(shape).numel() * dtype.itemsize
     return torch.from_numpy(piece(size)).view(dtype).view(shape)
-
-
-def let_go(mapped: Tensor) -> None:
-    """Take a tensor of a mapped file out of memory: who reads it again has it from the system's pages of the file.
-
-    Of any shape and type, contiguous. Nobody may have written to it: that would be lost (madvise(2), MADV_DONTNEED).
-    """
-    begin = mapped.data_ptr()
-    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (begin + mapped.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if _madvise and first < last:
-        _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from sie_bundle.engine.precision import arithmetic
-from sie_sdk.errors import ModelLoadFailedError
 
 if TYPE_CHECKING:
     Halved = torch.ScriptObject
@@ -47,29 +46,6 @@ _FUSED: dict[Activation, tuple[str, str]] = {
     "silu": ("swish", ""),
     "tanh": ("tanh", ""),
 }
-# The names ``config.json`` uses; its "gelu" is the exact one, by erf.
-_NAMES: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "swiglu": "silu",
-    "tanh": "tanh",
-}
-
-
-def activation(name: str) -> Activation:
-    """The activation ``config.json`` calls ``name``.
-
-    Raises:
-        ModelLoadFailedError: there is none of that name here.
-    """
-    if name not in _NAMES:
-        raise ModelLoadFailedError(f"The activation {name!r} is not supported.", hint=f"Known: {', '.join(_NAMES)}.")
-    return _NAMES[name]
 
 
 class Product(NamedTuple):

@@ -8,6 +8,9 @@ comes back from them.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -18,7 +21,6 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from sie_bundle.engine import buffers
 from sie_bundle.engine.failure import is_out_of_memory
 from sie_bundle.models import architecture, family, gliner, label_tokenizer
 from sie_bundle.models.architecture import Architecture
@@ -27,6 +29,8 @@ from sie_bundle.models.tokenization import Tokenizer
 from sie_bundle.weights import layout
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
+
+_madvise = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -71,7 +75,7 @@ class Tensors(Mapping[str, Tensor]):
     def let_go(self, name: str) -> None:
         """Take a mapped tensor out of this process's memory; whoever reads it again gets it from the system's pages."""
         if name in self._open:
-            buffers.let_go(self[name])
+            _let_go(self[name])
 
     def __iter__(self) -> Iterator[str]:
         yield from self._open
@@ -168,3 +172,15 @@ def _prefix(name: str) -> str:
     """``1_Dense/model.safetensors`` stands under ``1_Dense.``, ``sparse_linear.pt`` under ``sparse_linear.``."""
     path = Path(name)
     return f"{path.parent}." if path.stem in ("model", "pytorch_model") else f"{path.stem}."
+
+
+def _let_go(mapped: Tensor) -> None:
+    """Take a tensor of a mapped file out of memory: who reads it again has it from the system's pages of the file.
+
+    Of any shape and type, contiguous. Nobody may have written to it: that would be lost (madvise(2), MADV_DONTNEED).
+    """
+    begin = mapped.data_ptr()
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (begin + mapped.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if _madvise and first < last:
+        _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)

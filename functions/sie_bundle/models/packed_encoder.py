@@ -20,12 +20,13 @@ from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.finite import Finite
 from sie_bundle.engine.fused import Fused
 from sie_bundle.engine.layer import Attention, FeedForward, Layer
-from sie_bundle.engine.linear import Activation, LayOut, activation, linear, plain
+from sie_bundle.engine.linear import Activation, LayOut, linear, plain
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.positions import RelativeBias, Rotation, slopes
 from sie_bundle.engine.rope import Rope
 from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.varlen_attention import bounds
+from sie_bundle.models.activations import activation
 from sie_bundle.models.architecture import Architecture
 from sie_bundle.models.parameters import Parameters
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from sie_bundle.engine import buffers
 from sie_bundle.engine.layer import Norm
-from sie_bundle.engine.linear import ACTIVATIONS, Activation, LayOut, Linear, Product, activation, linear
+from sie_bundle.engine.linear import ACTIVATIONS, Activation, LayOut, Linear, Product, linear
 from sie_bundle.engine.precision import FLOATS, arithmetic
+from sie_bundle.models.activations import activation
 from sie_bundle.models.architecture import Architecture
 from sie_sdk.errors import ModelLoadFailedError
 
