@@ -2,7 +2,7 @@
 
 Called one by one from Python, the hundred small steps of a pass give the lock back and wait for it a hundred times,
 and passes on two cores and the event loop take turns at it. Compiled by torch they are one call: a single short text is
-answered in seven tenths of the time, and short texts of many callers are a third more (``bench/README.md``).
+answered in seven tenths of the time, and short texts of many callers are a third more (``bench/history.md``).
 
 Owns the compiling, from the sources of plain functions, which stay what they are: called as they stand they compute the
 same, step by step, as on a GPU. They keep to what torch compiles: annotated tensors, numbers, lists and named tuples

@@ -9,7 +9,7 @@ threads of OpenMP besides the streams themselves, and no more than there are cor
 
 The event loop needs a core, too, when many ask for little: a pass that takes it away lets everybody wait for Python's
 lock, whose holder stands still. So what the loop takes is looked at, and one pass more begins only where a core is
-left, or a whole batch waits. Measured (``bench/README.md``), two cores answer 3,000 short texts a second that way,
+left, or a whole batch waits. Measured (``bench/history.md``), two cores answer 3,000 short texts a second that way,
 and 2,300 with two passes at all times. Not here: the streams (``executor``).
 """
 

@@ -3,7 +3,7 @@
 Owns the layout of the weights that ``kernels/`` reads, its structures, and what it is told of a batch. Which steps
 there are is ``embedding``'s and ``layer``'s: a `Layer` with plain weights goes in. Finding the library is ``native``'s.
 
-What it is faster by (``bench/README.md``): results of products are activated, added and rounded while they are in
+What it is faster by (``bench/history.md``): results of products are activated, added and rounded while they are in
 registers, rows between two attentions go through all steps while they are in the cache, and products of AMX go on
 beside that. torch has no step that does several of these at once. And no step asks for Python's lock, for which a
 pass on one of two cores waited as long as it computed.
