@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +81,26 @@ def test_no_readings_make_a_prediction_negative(seen: list[tuple[list[int], floa
 def test_more_rows_never_cost_less(some: list[int], more: list[int], seed: int) -> None:
     fit = fitted(readings(seed, 5, noise=0.3))
     assert expected(fit, some + more) >= expected(fit, some)
+
+
+@given(st.lists(st.tuples(lengths, st.floats(0.5, 2)), min_size=1, max_size=8))
+def test_no_other_numbers_that_are_not_negative_fit_the_readings_better(seen: list[tuple[list[int], float]]) -> None:
+    given = [reading(rows, slower * taken(rows)) for rows, slower in seen]
+    weighted = np.array([[1.0, each.tokens, each.squares] for each in given])
+    weighted /= np.array([[each.seconds] for each in given])
+    aged = np.sqrt(0.98 ** np.arange(len(given))[::-1])
+
+    def error(numbers: npt.ArrayLike) -> float:
+        return float(np.square(aged * (weighted @ np.asarray(numbers) - 1)).sum())
+
+    fit = fitted(given)
+    found = error([fit.start, fit.per_token, fit.per_square])
+    for columns in ([1], [0, 1], [1, 2], [0, 1, 2]):
+        some = aged[:, None] * weighted[:, columns]
+        if np.linalg.matrix_rank(some / np.linalg.norm(some, axis=0), tol=1e-3) == len(columns):
+            other = np.zeros(3)
+            other[columns] = np.linalg.lstsq(some, aged)[0]
+            assert (other < 0).any() or found <= error(other) + 1e-6
 
 
 def test_what_fits_into_a_time_is_what_takes_it() -> None:

@@ -7,6 +7,8 @@ not the batches (``batch``) nor the clock (``executor``). Pure: the readings are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,8 @@ FORGET = 0.98
 """What a reading weighs after another one: a machine that became slower is believed after some fifty batches."""
 OFTEN, SELDOM = 8, 16
 """The first so many readings are fitted one by one, then that many together: a fit takes a tenth of a short batch."""
+ALIKE = 1e-9
+"""What is left of an equation, of 1, that says nothing which others have not said."""
 QUICK_S = 0.05
 """Seconds. A batch that takes no longer may be of more than a few tokens: what Python does around a pass is done for
 all. Measured with AMX, see docs/engine.md."""
@@ -92,15 +96,36 @@ class Fit:
 
 
 def _solve(normal: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> tuple[float, float, float]:
-    """The best of the solutions without a negative coefficient; the token's always takes part."""
-    best, least = (0.0, right[1] / normal[1, 1], 0.0), float("inf")
-    for columns in ([1], [0, 1], [1, 2], [0, 1, 2]):
-        part = normal[np.ix_(columns, columns)]
-        if np.linalg.matrix_rank(part / np.sqrt(np.outer(part.diagonal(), part.diagonal())), tol=1e-9) < len(columns):
+    """The best of the solutions without a negative coefficient; the token's always takes part.
+
+    In Python's own numbers: for so few numpy takes seven times as long, and whoever asks next waits for it.
+    """
+    of, to = normal.tolist(), right.tolist()
+    best, least = (0.0, to[1] / of[1][1], 0.0), float("inf")
+    for columns in ((1,), (0, 1), (1, 2), (0, 1, 2)):
+        found = _eliminated([[of[i][j] for j in columns] for i in columns], [to[i] for i in columns])
+        if found is None or min(found) < 0:
             continue
-        solution = np.zeros(3)
-        solution[columns] = np.linalg.solve(part, right[columns])
-        error = float(solution @ normal @ solution - 2 * right @ solution)
-        if (solution >= 0).all() and solution[1] > 0 and error < least - 1e-12:
-            best, least = (float(solution[0]), float(solution[1]), float(solution[2])), error
+        start, per_token, per_square = (found[columns.index(i)] if i in columns else 0.0 for i in range(3))
+        solution = start, per_token, per_square
+        products = [sum(map(mul, row, solution)) for row in of]
+        error = sum(map(mul, solution, products)) - 2 * sum(map(mul, to, solution))
+        if per_token > 0 and error < least - 1e-12:
+            best, least = solution, error
     return best
+
+
+def _eliminated(of: list[list[float]], to: list[float]) -> list[float] | None:
+    """The solution of a few normal equations (Gauss); None: they say nearly the same."""
+    size, scale = len(to), [sqrt(row[i]) for i, row in enumerate(of)]
+    rows = [[*(of[i][j] / (scale[i] * scale[j]) for j in range(size)), to[i] / scale[i]] for i in range(size)]
+    for i, row in enumerate(rows):
+        if row[i] <= ALIKE:
+            return None
+        for below in rows[i + 1 :]:
+            share = below[i] / row[i]
+            below[i:] = [own - share * taken for own, taken in zip(below[i:], row[i:], strict=True)]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        found[i] = (rows[i][size] - sum(map(mul, rows[i][i + 1 : size], found[i + 1 :]))) / rows[i][i]
+    return [number / by for number, by in zip(found, scale, strict=True)]
