@@ -17,7 +17,7 @@ import numpy.typing as npt
 FORGET = 0.98
 """What a reading weighs after another one: a machine that became slower is believed after some fifty batches."""
 OFTEN, SELDOM = 8, 16
-"""The first so many readings are fitted one by one, then that many together: a fit takes a tenth of a short batch."""
+"""The first so many readings are fitted one by one, then that many together: a fit is a twentieth of a short batch."""
 ALIKE = 1e-9
 """What is left of an equation, of 1, that says nothing which others have not said."""
 QUICK_S = 0.05
