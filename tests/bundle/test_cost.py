@@ -85,15 +85,15 @@ def test_more_rows_never_cost_less(some: list[int], more: list[int], seed: int) 
 
 @given(st.lists(st.tuples(lengths, st.floats(0.5, 2)), min_size=1, max_size=8))
 def test_no_other_numbers_that_are_not_negative_fit_the_readings_better(seen: list[tuple[list[int], float]]) -> None:
-    given = [reading(rows, slower * taken(rows)) for rows, slower in seen]
-    weighted = np.array([[1.0, each.tokens, each.squares] for each in given])
-    weighted /= np.array([[each.seconds] for each in given])
-    aged = np.sqrt(0.98 ** np.arange(len(given))[::-1])
+    told = [reading(rows, slower * taken(rows)) for rows, slower in seen]
+    weighted = np.array([[1.0, each.tokens, each.squares] for each in told])
+    weighted /= np.array([[each.seconds] for each in told])
+    aged = np.sqrt(0.98 ** np.arange(len(told))[::-1])
 
     def error(numbers: npt.ArrayLike) -> float:
         return float(np.square(aged * (weighted @ np.asarray(numbers) - 1)).sum())
 
-    fit = fitted(given)
+    fit = fitted(told)
     found = error([fit.start, fit.per_token, fit.per_square])
     for columns in ([1], [0, 1], [1, 2], [0, 1, 2]):
         some = aged[:, None] * weighted[:, columns]

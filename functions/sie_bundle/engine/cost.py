@@ -96,9 +96,10 @@ class Fit:
 
 
 def _solve(normal: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> tuple[float, float, float]:
-    """The best of the solutions without a negative coefficient; the token's always takes part.
+    """Seconds (start, per token, per squared length) that fit best of all not negative ones; the token's is never 0.
 
-    In Python's own numbers: for so few numpy takes seven times as long, and whoever asks next waits for it.
+    ``normal`` [3, 3] and ``right`` [3] are those of the normal equations, of readings (1, tokens, squares) / seconds.
+    In Python's own numbers: for so few numpy takes five to seven times as long, and whoever asks next waits for it.
     """
     of, to = normal.tolist(), right.tolist()
     best, least = (0.0, to[1] / of[1][1], 0.0), float("inf")
@@ -106,17 +107,17 @@ def _solve(normal: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> t
         found = _eliminated([[of[i][j] for j in columns] for i in columns], [to[i] for i in columns])
         if found is None or min(found) < 0:
             continue
-        start, per_token, per_square = (found[columns.index(i)] if i in columns else 0.0 for i in range(3))
-        solution = start, per_token, per_square
+        by_column = dict(zip(columns, found, strict=True))
+        solution = by_column.get(0, 0.0), by_column[1], by_column.get(2, 0.0)
         products = [sum(map(mul, row, solution)) for row in of]
         error = sum(map(mul, solution, products)) - 2 * sum(map(mul, to, solution))
-        if per_token > 0 and error < least - 1e-12:
+        if by_column[1] > 0 and error < least - 1e-12:
             best, least = solution, error
     return best
 
 
 def _eliminated(of: list[list[float]], to: list[float]) -> list[float] | None:
-    """The solution of a few normal equations (Gauss); None: they say nearly the same."""
+    """The solution [n] of n normal equations, by Gauss's elimination; None: some say nearly the same (`ALIKE`)."""
     size, scale = len(to), [sqrt(row[i]) for i, row in enumerate(of)]
     rows = [[*(of[i][j] / (scale[i] * scale[j]) for j in range(size)), to[i] / scale[i]] for i in range(size)]
     for i, row in enumerate(rows):

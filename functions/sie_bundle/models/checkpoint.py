@@ -73,9 +73,18 @@ class Tensors(Mapping[str, Tensor]):
         return tensor
 
     def let_go(self, name: str) -> None:
-        """Take a mapped tensor out of this process's memory; whoever reads it again gets it from the system's pages."""
-        if name in self._open:
-            _let_go(self[name])
+        """Take a mapped tensor out of this process's memory; whoever reads it again gets it from the system's pages.
+
+        Nobody may have written to it: that would be lost (madvise(2), MADV_DONTNEED).
+        """
+        if _madvise is None or name not in self._open:
+            return
+        mapped = self[name]
+        begin = mapped.data_ptr()
+        first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (begin + mapped.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last:
+            _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._open
@@ -172,15 +181,3 @@ def _prefix(name: str) -> str:
     """``1_Dense/model.safetensors`` stands under ``1_Dense.``, ``sparse_linear.pt`` under ``sparse_linear.``."""
     path = Path(name)
     return f"{path.parent}." if path.stem in ("model", "pytorch_model") else f"{path.stem}."
-
-
-def _let_go(mapped: Tensor) -> None:
-    """Take a tensor of a mapped file out of memory: who reads it again has it from the system's pages of the file.
-
-    Of any shape and type, contiguous. Nobody may have written to it: that would be lost (madvise(2), MADV_DONTNEED).
-    """
-    begin = mapped.data_ptr()
-    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (begin + mapped.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if _madvise and first < last:
-        _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
