@@ -136,6 +136,17 @@ def test_the_command_makes_every_variant_for_an_image_without_torch(tmp_path: Pa
     assert made == {native.WORDS, *(f"pass-{of}" for of in native.VARIANTS)}
 
 
+def test_the_command_makes_what_either_precision_needs_for_which_is_taken_is_tried_at_each_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "KEPT", tmp_path)
+    monkeypatch.setattr(native, "variant", {torch.bfloat16: "avx512_bf16", torch.float32: "avx512"}.get)
+    native.main([])
+    made = [tmp_path / native._name(of) for of in ("avx512_bf16", "avx512", native.WORDS)]
+    assert capsys.readouterr().out.splitlines() == list(map(str, made))
+    assert all(path.stat().st_size for path in made)
+
+
 def test_the_command_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ Owns which variant of ``kernels/`` this CPU runs, where libraries are kept, and 
 is ``fused``'s, and ``models.words``'. Nothing depends on it: where there is neither a library nor a compiler, torch
 computes each step of a pass, and Python reads texts.
 
-    python -m sie_bundle.engine.native               make what this machine needs now, and not at its first request
+    python -m sie_bundle.engine.native               make what this machine may need now, and not at its first request
     python -m sie_bundle.engine.native --all FOLDER  all there is into a folder, as images do; torch is not needed
 """
 
@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,10 +169,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if folder:
             paths = [made(of, folder) for of in (*VARIANTS, WORDS)]
         else:
-            from sie_bundle.engine import precision
+            import torch
 
-            dtypes = {precision.arithmetic(precision.CPU, precision.precision(precision.CPU))}
-            paths = [made(of, KEPT) for of in (*map(variant, dtypes), WORDS) if of]
+            # Of both: which is faster is tried at each start, and comes out otherwise where others want the CPU.
+            needed = (*filter(None, map(variant, (torch.bfloat16, torch.float32))), WORDS)
+            with ThreadPoolExecutor() as compilers:
+                paths = list(compilers.map(partial(made, folder=KEPT), needed))
     except OSError as error:
         sys.stdout.write(f"No compiled code, so torch computes each step, and Python reads texts: {error}.\n")
         if folder:
