@@ -85,7 +85,7 @@ def _bare_body(operation: Operation) -> type[msgspec.Struct]:
     if operation == "score":
         fields.append(("query", _Bare))
     if IN_PARAMS in STRAYS[operation]:
-        fields.append(("params", _Params, _Params()))
+        fields.append(("params", _Params | None, None))
     fields += [(name, None, None) for name in STRAYS[operation] if name != IN_PARAMS]
     return msgspec.defstruct("_BareBody", fields, frozen=True)
 
@@ -153,7 +153,7 @@ def stray(body: bytes, media: MediaType, operation: Operation) -> str | None:
     """The first of `STRAYS` that a body has."""
     strays, read = STRAYS[operation], _fields[media].decode
     found: dict[str, msgspec.Raw] = read(body)
-    if IN_PARAMS in strays and "params" in found:
+    if IN_PARAMS in strays and bytes(found.get("params", b"")) not in _ABSENT:
         found |= {f"params.{name}": value for name, value in read(found["params"]).items()}
     return next((name for name in strays if bytes(found.get(name, b"")) not in _ABSENT), None)
 

@@ -7,7 +7,7 @@ Field names follow the published SIE protocol, so that existing clients and ours
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -65,11 +65,20 @@ class EncodeParams(msgspec.Struct, frozen=True, omit_defaults=True):
     options: dict[str, Any] | None = None
 
 
+if TYPE_CHECKING:
+    _EncodeParams: TypeAlias = EncodeParams
+else:  # a generated client writes null for what it leaves out
+    _EncodeParams = EncodeParams | None
+
+
 class EncodeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of ``POST /v1/encode/{model}``."""
+    """The body of ``POST /v1/encode/{model}``. ``params`` are never None once they are read."""
 
     items: list[Item]
-    params: EncodeParams = EncodeParams()
+    params: _EncodeParams = EncodeParams()
+
+    def __post_init__(self) -> None:
+        _read_null_as_absent(self, EncodeParams)
 
 
 class ScoreRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,11 +99,25 @@ class ExtractParams(msgspec.Struct, frozen=True, omit_defaults=True):
     options: dict[str, Any] | None = None
 
 
+if TYPE_CHECKING:
+    _ExtractParams: TypeAlias = ExtractParams
+else:
+    _ExtractParams = ExtractParams | None
+
+
 class ExtractRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of ``POST /v1/extract/{model}``."""
+    """The body of ``POST /v1/extract/{model}``. ``params`` are never None once they are read."""
 
     items: list[Item]
-    params: ExtractParams = ExtractParams()
+    params: _ExtractParams = ExtractParams()
+
+    def __post_init__(self) -> None:
+        _read_null_as_absent(self, ExtractParams)
+
+
+def _read_null_as_absent(request: EncodeRequest | ExtractRequest, kind: type[EncodeParams | ExtractParams]) -> None:
+    if cast(object, request.params) is None:
+        msgspec.structs.force_setattr(request, "params", kind())
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from sie_sdk import wire
 from sie_sdk.bulk import STRAYS
 from sie_sdk.errors import InputTooLongError, InvalidInputError, SIEError, UnsupportedMediaTypeError
+from sie_sdk.formats import JSON, MSGPACK
 from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, Operation, ScoreRequest
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -292,6 +294,20 @@ def test_what_has_no_form_on_the_wire_is_refused_and_numpys_numbers_have_one() -
         wire.request_body(EncodeRequest([Item(text="a", metadata={"tags": object()})]))
     body = wire.request_body(EncodeRequest([Item(text="a")], EncodeParams(options={"threshold": np.float32(0.5)})))
     assert wire.parse_encode(body, None).params.options == {"threshold": 0.5}
+
+
+@pytest.mark.parametrize("packing", [msgspec.json, msgspec.msgpack])
+def test_params_that_are_null_are_those_left_out(packing: ModuleType) -> None:
+    """A generated client writes null for what it was not given; the protocol's published schema allows it."""
+    media = JSON if packing is msgspec.json else MSGPACK
+    nothing = {"items": [{"text": "a"}], "params": None}
+    body = packing.encode(nothing)
+    assert wire.parse_encode(body, media) == EncodeRequest([Item(text="a")])
+    assert wire.parse_extract(body, media) == ExtractRequest([Item(text="a")])
+    stray = packing.encode(nothing | {"is_query": True})
+    with pytest.raises(InvalidInputError) as caught:
+        wire.parse_encode(stray, media)
+    assert caught.value.field == "is_query"
 
 
 # -- score and extract -------------------------------------------------------------------------------------------------
