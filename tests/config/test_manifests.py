@@ -189,7 +189,7 @@ def test_a_pod_cannot_be_given_another_number_of_gpus_than_its_machine_has() -> 
         (MINIMAL + "settings: {ingress: {SIE_LOG_LEVEL: loud}}\n", "settings.ingress.SIE_LOG_LEVEL: .* is wrong"),
         (MINIMAL + "settings: {ingress: {SIE_REQUEST_TIMEOUT_S: '601'}}\n", "SIE_REQUEST_TIMEOUT_S: 601 is over 590"),
         (MINIMAL + "settings: {demand: {SIE_SESSION_S: '600'}}\n", "settings.demand.SIE_SESSION_S: 600 is over 500"),
-        (MINIMAL + "settings: {bundle: {SIE_DRAIN_S: '600'}}\n", "settings.bundle.SIE_DRAIN_S: 600 is over 580"),
+        (MINIMAL + "settings: {bundle: {SIE_DRAIN_S: '551'}}\n", "settings.bundle.SIE_DRAIN_S: 551 is over 550"),
         (MINIMAL + "settings: {config: {SIE_STREAM_REPLICAS: '3'}}\n", "3 is more than nats.servers, 1"),
         (MINIMAL + "nats: {storage: 8Gi}\n", "nats.storage: 8Gi is not at least 13Gi, of which streams set 11.0Gi"),
         (
@@ -275,6 +275,19 @@ def nats_steps(told: Values) -> dict[str, Any]:
     return {step["path"].partition("/containers/0/")[2]: step["value"] for step in yaml.safe_load(patch["patch"])}
 
 
+@pytest.mark.parametrize(
+    ("cloud", "servers", "apart"), [("gke", 3, True), ("eks", 5, True), ("gke", 1, False), ("local", 3, False)]
+)
+def test_servers_of_a_cluster_share_no_machine_and_no_zone_where_there_are_others(
+    cloud: Any, servers: int, apart: bool
+) -> None:
+    *_, patch = yaml.safe_load(
+        component.files(with_values(cloud=cloud, nats=Nats(servers=servers)))["kustomization.yaml"]
+    )["patches"]
+    rules = [step for step in yaml.safe_load(patch["patch"]) if "topologySpreadConstraints" in step["path"]]
+    assert [step["value"] for step in rules] == ["DoNotSchedule"] * 2 * apart
+
+
 def test_servers_collect_garbage_before_their_limit_kills_them() -> None:
     told = nats_steps(with_values(nats=Nats(limits={"memory": "4Gi"})))
     assert told["env/-"] == {"name": "GOMEMLIMIT", "value": str(4 * 2**30 * 8 // 10)}
@@ -328,7 +341,7 @@ def test_secrets_are_new_each_time_and_no_password_reads_as_a_number() -> None:
     run = CliRunner()
     first, second = (list(yaml.safe_load_all(run.invoke(command, ["secrets", "-n", "ai"]).output)) for _ in range(2))
     users = {each["metadata"]["name"]: each for each in first}["sie-nats-users"]
-    assert users["metadata"]["namespace"] == "ai" and set(users["stringData"]) == set(permissions.users())
+    assert users["metadata"]["namespace"] == "ai" and set(users["stringData"]) == {*permissions.users(), "route"}
     assert all(password[0].isalpha() and len(password) == 49 for password in users["stringData"].values())
     assert first != second
 

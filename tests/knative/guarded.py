@@ -19,7 +19,9 @@ from tests.faults.deployment import Deployment
 
 WORKER = "worker"
 """A bundle with an engine; ``bundle`` is one without."""
-PASSWORDS = {f"NATS_{user.upper()}": f"p-{user}" for user in permissions.users()}
+PASSWORDS = {f"NATS_{user.upper()}": f"p-{user}" for user in (*permissions.users(), component.ROUTE)}
+PASSWORDS |= {f"ROUTE_{number}": f"nats://127.0.0.1:{number + 1}" for number in range(5)}
+"""And where servers find each other; nobody is there."""
 
 
 def configuration(address: str, store: Path) -> str:

@@ -34,11 +34,13 @@ def test_a_real_server_reads_it(overlay: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_password_that_is_not_there_stops_the_server() -> None:
+@pytest.mark.parametrize("missing", ["NATS_INGRESS", "NATS_ROUTE"])
+def test_a_password_that_is_not_there_stops_the_server(missing: str) -> None:
     path = OVERLAYS[0] / component.FOLDER / "nats.conf"
     command = [nats_server(), "-t", "-c", str(path)]
-    done = subprocess.run(command, env=POD, capture_output=True, text=True, check=False)
-    assert done.returncode != 0 and "NATS_INGRESS" in done.stderr
+    env = {name: value for name, value in (PASSWORDS | POD).items() if name != missing}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and missing in done.stderr
 
 
 def test_a_server_that_is_told_to_leave_does_that_and_not_what_sigterm_says(tmp_path: Path) -> None:

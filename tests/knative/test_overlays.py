@@ -213,7 +213,23 @@ def test_there_is_no_secret_and_every_one_that_is_named_can_be_made(overlay: Pat
         if (secret := variable.get("valueFrom", {}).get("secretKeyRef"))
     }
     users = {"ingress", "config", "demand", "bundle", "producer", "operator"}
+    users |= {"route"} if values.load(overlay).nats.servers > 1 else set()
     assert keys == {("sie-nats-users", user) for user in users} | {("sie-tokens", "admin"), ("sie-tokens", "read")}
+
+
+def test_workers_and_nobody_else_are_told_how_to_reach_the_hub_by_a_secret_that_may_be_missing(overlay: Path) -> None:
+    for name, container in containers(overlay):
+        secrets = [each["secretRef"] for each in container.get("envFrom", ()) if "secretRef" in each]
+        assert secrets == ([{"name": "sie-hub", "optional": True}] if container["name"] == "bundle" else []), name
+
+
+def test_metrics_are_open_to_pods_that_are_labelled_so_past_queue_proxy(overlay: Path) -> None:
+    (policy,) = (each for each in built(overlay) if each["metadata"]["name"] == "sie-metrics")
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"sie.dev/metrics": "true"}}}]
+    ports = {container["name"]: container.get("ports", []) for _, container in containers(overlay)}
+    opened = {port["port"] for port in rule["ports"]}
+    assert opened == {ports["ingress"][0]["containerPort"], ports["nats"][-1]["containerPort"]}
 
 
 def test_every_setting_that_a_pod_is_given_is_one_of_its_process(overlay: Path) -> None:
@@ -225,7 +241,9 @@ def test_every_setting_that_a_pod_is_given_is_one_of_its_process(overlay: Path) 
         known = {settings.variable(field.name) for field in msgspec.structs.fields(kind)} | EVERYWHERE
         given = {each["name"]: each.get("value") for each in container["env"]}
         for each in container.get("envFrom", ()):
-            given |= maps[each["configMapRef"]["name"]]  # a name that kustomize did not follow is not there
+            given |= (
+                maps[each["configMapRef"]["name"]] if "configMapRef" in each else {}
+            )  # a name that kustomize did not follow is not there
         sie = {variable: value for variable, value in given.items() if variable.startswith("SIE_")}
         assert sie and sie.keys() <= known, name
         from_secrets = {"SIE_ADMIN_TOKEN", "SIE_CONFIG_READ_TOKEN"}

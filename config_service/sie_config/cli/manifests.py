@@ -72,7 +72,7 @@ def secrets(namespace: str) -> None:
       sie manifests secrets | kubectl create -f -
     """
     # With a letter first: a server that reads a password from its environment takes digits for a number.
-    users = {name: f"p{randomness.token_hex(24)}" for name in permissions.users()}
+    users = {name: f"p{randomness.token_hex(24)}" for name in (*permissions.users(), component.ROUTE)}
     tokens = {"admin": randomness.token_hex(24), "read": randomness.token_hex(24)}
     click.echo(
         yaml.safe_dump_all(

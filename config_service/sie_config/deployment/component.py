@@ -27,6 +27,8 @@ LEAVE: Final = ["/nats-server", "--signal", "ldm=1"]
 """What a server of a cluster is told before its end: to hand over what it leads, then let its clients go one by one.
 SIGTERM, which Kubernetes sends, ends it at once, and is left aside meanwhile. One that is alone would only be away for
 longer."""
+ROUTE: Final = "route"
+"""As what NATS servers know each other, beside the users: whoever joins them has every user's rights."""
 
 PART: Final = {"app.kubernetes.io/part-of": "sie"}
 
@@ -85,7 +87,8 @@ def settings_of(values: Values) -> dict[str, dict[str, str]]:
 
 
 def nats_conf(values: Values) -> str:
-    """The configuration of each NATS server. Passwords come from its environment: ``NATS_<USER>``."""
+    """The configuration of each NATS server. Passwords come from its environment: ``NATS_<USER>``, and ``ROUTE_<n>``,
+    the address of each server with the password that they have for each other."""
     # A server that joins a cluster deletes what it had alone after half a minute: it does not come to see it.
     store = "/data" if values.nats.servers == 1 else "/data/cluster"
     lines = [
@@ -98,12 +101,19 @@ def nats_conf(values: Values) -> str:
     if values.nats.tls:
         lines += _tls("")
     if values.nats.servers > 1:
-        routes = (f"nats://sie-nats-{number}.sie-nats:6222" for number in range(values.nats.servers))
+        routes = ", ".join(f"${name}" for name, _ in _routes(values))
         # Clients are told all names at their start; addresses of pods would fit no certificate.
-        cluster = ["  name: sie", "  port: 6222", "  no_advertise: true", f"  routes: [{', '.join(routes)}]"]
+        cluster = ["  name: sie", "  port: 6222", "  no_advertise: true", f"  routes: [{routes}]"]
+        cluster.append(f"  authorization {{ user: {ROUTE}, password: $NATS_{ROUTE.upper()} }}")
         lines += ["lame_duck_duration: 30s", "lame_duck_grace_period: 5s"]
         lines += ["cluster {", *cluster, *(_tls("  ", verify=True) if values.nats.tls else []), "}"]
     return "\n".join([*lines, "accounts {", "  SIE {", "    jetstream: enabled", *users("    "), "  }", "}"]) + "\n"
+
+
+def _routes(values: Values) -> Iterable[tuple[str, str]]:
+    """Where each server is for the others, by the name of the variable that says so."""
+    for number in range(values.nats.servers):
+        yield f"ROUTE_{number}", f"nats://{ROUTE}:$(NATS_{ROUTE.upper()})@sie-nats-{number}.sie-nats:6222"
 
 
 def users(indent: str) -> Iterable[str]:
@@ -202,6 +212,14 @@ def _servers(values: Values) -> Iterable[Json]:
         yield {"op": "add", "path": f"{container}/env/-", "value": {"name": "GOMEMLIMIT", "value": str(soft)}}
     if nats.servers > 1:
         yield {"op": "add", "path": f"{container}/lifecycle", "value": {"preStop": {"exec": {"command": LEAVE}}}}
+        password = {"name": f"NATS_{ROUTE.upper()}", "valueFrom": manifests.password(ROUTE)}
+        for variable in (password, *({"name": name, "value": where} for name, where in _routes(values))):
+            yield {"op": "add", "path": f"{container}/env/-", "value": variable}
+    if nats.servers > 1 and values.cloud != "local":
+        # Together on a machine they would be gone together, and their disks would keep them there.
+        for number in range(2):
+            rule = f"/spec/template/spec/topologySpreadConstraints/{number}/whenUnsatisfiable"
+            yield {"op": "replace", "path": rule, "value": "DoNotSchedule"}
     if nats.tls:
         mount = {"name": "tls", "mountPath": TLS, "readOnly": True}
         volume = {"name": "tls", "secret": {"secretName": "sie-nats-tls"}}

@@ -28,6 +28,8 @@ STARTUP_S: Final = 300
 """How long a worker may take from its start to readiness; models are loaded later, when they are asked for."""
 CACHE: Final = "/var/cache/sie"
 CA: Final = "/etc/sie/ca"
+HUB: Final = "sie-hub"
+"""A Secret that may be there: what a worker's environment says of the hub that weights come from (``HF_TOKEN``)."""
 USER: Final = 65532
 LONGEST_NAME: Final = 57
 """Of a Service: a revision's name is it and six characters, and a label's value."""
@@ -124,9 +126,14 @@ def environment(bundle: BundleSpec, profile: MachineProfile, values: Values) -> 
 
 def nats_access(user: str, values: Values) -> list[Json]:
     """How a process reaches NATS: the address names a password that comes from a Secret, and so has to stand first."""
-    secret: Json = {"name": "NATS_PASSWORD", "valueFrom": {"secretKeyRef": {"name": "sie-nats-users", "key": user}}}
+    secret: Json = {"name": "NATS_PASSWORD", "valueFrom": password(user)}
     access = [secret, {"name": "SIE_NATS_URL", "value": values.nats_url(user)}]
     return access + ([{"name": "SSL_CERT_FILE", "value": f"{CA}/ca.crt"}] if values.nats.tls else [])
+
+
+def password(user: str) -> Json:
+    """Where the password of a user of NATS comes from."""
+    return {"secretKeyRef": {"name": "sie-nats-users", "key": user}}
 
 
 def in_bytes(quantity: str) -> int:
@@ -154,6 +161,7 @@ def _pod(bundle: BundleSpec, profile: MachineProfile, lane: Lane, values: Values
                 "imagePullPolicy": "IfNotPresent",
                 "ports": [{"name": "http1", "containerPort": PORT}],
                 "env": environment(bundle, profile, values),
+                "envFrom": [{"secretRef": {"name": HUB, "optional": True}}],
                 "resources": resources(profile, lane),
                 # A pod that is late is not dead: who computes answers no probe for a while, and what dies is missed
                 # by its heartbeats. So there is no liveness probe.

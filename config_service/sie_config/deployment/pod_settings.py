@@ -33,11 +33,13 @@ OURS: Final[dict[str, tuple[str, ...]]] = {"bundle": ("SIE_NATS_URL", "SIE_BUNDL
 LEVEL: Final = "SIE_LOG_LEVEL"
 """Every process's."""
 TIMEOUT_S: Final = 600
-"""Of a request, and of its first byte: the cluster's own maximum. Also a pod's grace after SIGTERM."""
+"""Of a request, and of its first byte: the cluster's own maximum. Also a pod's grace, of which queue-proxy keeps the
+first `UNHEARD_S` to itself."""
+UNHEARD_S: Final = 30
 LONGEST_S: Final = {
     ("ingress", "SIE_REQUEST_TIMEOUT_S"): TIMEOUT_S - 10,  # its 202 comes after it
     ("demand", "SIE_SESSION_S"): TIMEOUT_S - 100,  # a session may be a fifth longer
-    ("bundle", "SIE_DRAIN_S"): TIMEOUT_S - 20,  # what is not done by then is given back
+    ("bundle", "SIE_DRAIN_S"): TIMEOUT_S - UNHEARD_S - 20,  # what is not done by then is given back
 }
 """What has to be over before a pod's request or its grace is."""
 
