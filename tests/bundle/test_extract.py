@@ -247,6 +247,15 @@ def test_classes_can_be_fewer(classifier: Knowing) -> None:
     assert refused(classifier, labels=["weather"]).limit == "none, greeting, place"
 
 
+def test_outputs_of_one_name_have_scores_of_their_own(tokenizer: Tokenizer) -> None:
+    twice = Knowing(tokenizer, Extract("classes"), ("none", "place", "place"))
+    (found,) = run(twice, "hello")
+    assert [each.label for each in found.classifications] == ["none", "place", "place"]
+    assert sum(each.score for each in found.classifications) == pytest.approx(1)
+    (asked,) = run(twice, "hello", labels=["place"])
+    assert asked.classifications == found.classifications[1:]
+
+
 def test_a_text_over_the_limit_is_cut_or_refused(classifier: Knowing) -> None:
     run(classifier, "hello " * 40)
     assert classifier.computed == [32]

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sie_bundle.engine.outputs import SparseRow
-from sie_bundle.engine.row import Row
+from sie_bundle.engine.row import Row, row
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.heads import entries_on_device, entries_on_host
 from sie_bundle.models.model import EncoderModel
@@ -25,7 +25,7 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Multivector, Score, Sparse, Tasks
 from sie_sdk.errors import ModelLoadFailedError
 from tests.bundle import test_families
-from tests.bundle.test_families import equals_transformers, load, rows_of
+from tests.bundle.test_families import WAYS, equals_transformers, load, rows_of
 from tests.golden import random_models
 from tests.golden.random_kinds import KINDS
 
@@ -118,6 +118,14 @@ def test_a_heads_activation_is_the_one_that_the_config_names(
 ) -> None:
     name = another(kind, config)
     equals_transformers(name, load(name, tmp_path), tmp_path, rows_of(name, tmp_path))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_classifier_on_a_decoder_reads_the_last_token_that_is_not_the_paddings(way: str, tmp_path: Path) -> None:
+    """Which is another than the last one where padding is what ends a text, as many a tokenizer has it."""
+    model = load("qwen3-nli", tmp_path, kernels=WAYS[way])
+    texts = [[5, 6, 9, 7], [7, 8, 7, 7], [5, 6, 9], [7, 7], [7, 11, 12]]
+    equals_transformers("qwen3-nli", model, tmp_path, [row(np.array(ids, dtype=np.int64)) for ids in texts])
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

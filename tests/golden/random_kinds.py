@@ -275,6 +275,7 @@ KINDS: dict[str, Kind] = {
     "qwen2-bidirectional": Kind("Qwen2Model", _QWEN2 | {"is_causal": False}, "qwen"),
     "qwen3-bidirectional": Kind("Qwen3Model", _QWEN3 | _WINDOW | {"is_causal": False}, "qwen"),
     "qwen3": Kind("Qwen3Model", _QWEN3, "qwen", published="Qwen3ForCausalLM"),
+    "qwen3-nli": Kind("Qwen3ForSequenceClassification", _QWEN3 | _NLI | {"pad_token_id": 7}, "qwen"),
     "qwen3-reranker": Kind("Qwen3ForCausalLM", _QWEN3, "qwen"),
     "llama": Kind("LlamaModel", _LLAMA, "llama"),
     "llama-bidirectional": Kind(

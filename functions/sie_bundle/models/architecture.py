@@ -37,7 +37,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     layer_norm_eps: float = 1e-12
     num_key_value_heads: Positive | None = None
     head_dim: Positive | None = None
-    id2label: dict[int, str] | None = None
+    id2label: dict[int, str | int | float | bool] | None = None
+    pad_token_id: int | None = None
     classifier_pooling: Literal["cls", "mean"] | None = None
     tie_word_embeddings: bool = True
     final_logit_softcapping: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -56,7 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the head on top, in order; empty: none are named."""
-        return tuple(label for _, label in sorted((self.id2label or {}).items()))
+        return tuple(str(label) for _, label in sorted((self.id2label or {}).items()))
 
 
 class Architecture(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from sie_bundle.engine.linear import Linear
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
-from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.packing import Packed, moved
 from sie_bundle.engine.pooling import POOLINGS, Pool
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.label_tokenizer import LabelTokenizer
@@ -93,10 +93,28 @@ def _logits(checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:
     layers = parameters.head((own.head if own else "") or family.classifier)
     pooling = (own.pooling if own else "") or config.classifier_pooling or family.classifier_pooling
 
+    padding = config.pad_token_id if pooling == "last" else None
+
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> Floats:
-        return _rows(run(layers, torch.as_tensor(pool(states, packed, pooling))), texts)
+        places = None if padding is None else _before_padding(packed, padding)
+        one = pool(states, packed, pooling) if places is None else states[moved(places, states.device)].float()
+        return _rows(run(layers, torch.as_tensor(one)), texts)
 
     return head
+
+
+def _before_padding(packed: Packed, padding: int) -> npt.NDArray[np.int64] | None:
+    """[n]: where the last token of each text is that is not ``padding``; None: all are the last of their texts.
+
+    transformers' classifiers on decoders look for that token, and where the padding is also what ends a text it is not
+    the last one.
+    """
+    ids, last = packed.tokens.ids, packed.starts + packed.lengths - 1
+    padded = np.flatnonzero(ids[last] == padding)
+    for text in padded:
+        others = np.flatnonzero(ids[packed.starts[text] : last[text]] != padding)
+        last[text] = packed.starts[text] + (others[-1] if len(others) else 0)
+    return last if len(padded) else None
 
 
 def _yes_no(task: Score, checkpoint: Checkpoint, parameters: Parameters, pool: Pool) -> Head:

@@ -29,7 +29,7 @@ from sie_bundle.models import gliner
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.family import GLINER
 from sie_bundle.models.parameters import Parameters
-from sie_bundle.models.transformers_library import LOADING, library, positions
+from sie_bundle.models.transformers_library import LOADING, check_rotation, library, positions
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
 
@@ -41,6 +41,9 @@ ATTENTION = "sie_packed"
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.08, torch.float16: 0.02}
 """How far two ways to compute the same states may be apart, relative to their size; a wrong one is apart by 0.3 and
 more."""
+
+SMALL_WINDOW = 256
+"""Tokens that a model may see of a text for the proof at load to go past them; more would take it seconds."""
 
 # What models hand to an attention function beside the tensors, and what does not change the result in evaluation.
 _WITHOUT_EFFECT = {
@@ -76,6 +79,7 @@ class Body:
             self._takes.discard("token_type_ids")
         self._tokenizer = checkpoint.tokenizer
         self._longest = checkpoint.spec.max_sequence_length
+        check_rotation(self.config, self._longest)
 
     @property
     def bytes(self) -> int:
@@ -83,6 +87,11 @@ class Body:
         plain = [*self._model.parameters(), *self._model.buffers()]
         fast = [module for module in self._model.modules() if isinstance(module, _Fast)]
         return sum(int(tensor.nbytes) for tensor in plain) + sum(module.bytes for module in fast)
+
+    @property
+    def window(self) -> int:
+        """How many tokens its layers with a window see; 0: none has one."""
+        return getattr(self.config, "sliding_window", None) or getattr(self.config, "local_attention", None) or 0
 
     @property
     def takes_positions(self) -> bool:
@@ -116,13 +125,17 @@ class Body:
             raise ModelLoadFailedError(f"{name} does not make a state of each token: {failure}.") from failure
 
     def sample(self) -> Packed:
-        """Three texts of random tokens, one a pair; the longest goes past a sliding window, if it is small."""
-        window = getattr(self.config, "sliding_window", None) or getattr(self.config, "local_attention", None) or 0
-        longest = min(self._longest, window + 9 if window <= 256 else 9)
+        """Three texts of random tokens, one a pair, and one with what stands for a hidden token, which ESM counts.
+
+        The longest goes past a sliding window, if it is small.
+        """
+        longest = min(self._longest, self.window + 9 if self.window <= SMALL_WINDOW else 9)
         random = np.random.default_rng(0)
         usual = np.setdiff1d(np.arange(self._tokenizer.vocabulary), list(self._tokenizer.special))
-        rows = [Row(random.choice(usual, length), 2, length) for length in (min(5, longest), min(5, longest), longest)]
-        return pack(rows, self.device)
+        texts = [random.choice(usual, length) for length in (min(5, longest), min(5, longest), longest)]
+        if (mask := getattr(self.config, "mask_token_id", None)) is not None:
+            texts[1][-1] = mask
+        return pack([Row(ids, 2, len(ids)) for ids in texts], self.device)
 
     @contextmanager
     def attention(self, name: str) -> Iterator[None]:
@@ -183,6 +196,7 @@ class TransformersEncoder:
         alone = body.alone(packed)
         with body.attention(ATTENTION):
             self._prove(packed, alone)
+            self._check_window(packed, spec.max_sequence_length)
             body.quicken(lambda: self(packed), alone)
         if (longest := self._positions - self._first_position) < spec.max_sequence_length:
             raise ModelLoadFailedError(f"{spec.id} has {longest} positions, its spec wants {spec.max_sequence_length}.")
@@ -218,6 +232,28 @@ class TransformersEncoder:
             if error(found, alone) <= TOLERANCE[alone.dtype]:
                 return
         raise NotPackable("texts in one row see each other, or are seen otherwise than alone")
+
+    def _check_window(self, packed: Packed, longest: int) -> None:
+        """Where the proof does not go past the window, see that attention hears of it.
+
+        Some code has it in a mask alone, which ours is not given.
+        """
+        if not SMALL_WINDOW < self._body.window < longest:
+            return
+        windows: set[int | None] = set()
+        attend = self._attend
+
+        def noted(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+            windows.add(sight.window)
+            return attend(q, k, v, packed, sight)
+
+        self._attend = noted
+        try:
+            self(packed)
+        finally:
+            self._attend = attend
+        if windows <= {None}:
+            raise NotPackable("its attention is not told of its window")
 
 
 class _Fast(nn.Module):

@@ -53,6 +53,7 @@ def sizes(folder: Path) -> dict[str, Any]:
             "num_hidden_layers": getattr(text, "num_hidden_layers", 1),
             "num_attention_heads": getattr(text, "num_attention_heads", 1),
             "max_position_embeddings": positions(text),
+            "pad_token_id": getattr(text, "pad_token_id", None),
             "id2label": {str(number): label for number, label in (whole.id2label or {}).items()},
         }
     except (OSError, ValueError, KeyError, AttributeError) as failure:
@@ -63,3 +64,19 @@ def positions(config: Any) -> int:
     """How many positions the model has; as good as infinite where the spec alone limits them."""
     known = getattr(config, "max_position_embeddings", None) or 0
     return int(known) if known > 0 else 1 << 30
+
+
+def check_rotation(config: Any, longest: int) -> None:
+    """One that changes with the longest text of a call would make a text's vector depend on what shares its batch.
+
+    Raises:
+        ModelLoadFailedError: texts may be long enough for that.
+    """
+    told = getattr(config, "rope_parameters", None) or {}
+    for rope in (told, *(own for own in told.values() if isinstance(own, dict))):
+        short = rope.get("original_max_position_embeddings")
+        if rope.get("rope_type") == "longrope" and short and longest > short:
+            raise ModelLoadFailedError(
+                f"Its longrope turns texts of up to {short} tokens otherwise than longer ones, all of a batch alike.",
+                hint=f"Set max_sequence_length to {short} or less.",
+            )

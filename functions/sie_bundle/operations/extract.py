@@ -124,8 +124,11 @@ def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extr
 
 def _classes(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract, options: Options) -> Plan:
     labels = model.labels or UNNAMED
-    asked = _known(request.params.labels, labels, spec) if request.params.labels else labels
-    columns = [labels.index(label) for label in asked]
+    columns = list(range(len(labels)))
+    if request.params.labels:  # several outputs may have one name, and each has a score of its own
+        wanted = _known(request.params.labels, labels, spec)
+        columns = [column for label in wanted for column in columns if labels[column] == label]
+    asked = [labels[column] for column in columns]
     multi_label = options.flag("multi_label", task.multi_label)
     threshold, top_k = options.number("threshold", 0.0, 0.0, 1.0), options.count("top_k", len(labels), len(labels))
     rows = model.tokenizer.rows(
