@@ -230,6 +230,18 @@ def test_what_masks_compute_does_not_change_what_the_query_computes(colbert: Enc
     assert np.abs(augmented.multivector[: plain.seen] - np.asarray(alone)).max() < 1e-5
 
 
+def test_documents_may_be_shorter_than_queries(colbert: EncoderModel) -> None:
+    assert colbert.spec.tasks.multivector is not None
+    task = msgspec.structs.replace(colbert.spec.tasks.multivector, document_length=5)
+    tasks = msgspec.structs.replace(colbert.spec.tasks, multivector=task)
+    spec = msgspec.structs.replace(colbert.spec, tasks=tasks)
+    query, document = (
+        encode.encode_rows(colbert, spec, ["hello " * 30], Options({}, (), ""), ["multivector"], is_query=own)[0]
+        for own in (True, False)
+    )
+    assert (len(query), len(document)) == (8, 5)
+
+
 def test_a_long_query_keeps_its_marker_and_is_cut_to_the_querys_length(colbert: EncoderModel) -> None:
     (result,) = run(colbert, ["hello " * 30], options={"is_query": True})
     assert result.multivector is not None and result.multivector.shape == (8, 32)

@@ -160,6 +160,10 @@ def test_a_projection_without_activation_is_a_layer_behind_the_pooling() -> None
     assert "the weights of 2_Dense" in without.spec.blocked_by
 
 
+PHI = BERT | {"model_type": "phi3", "architectures": ["Phi3Model"], "max_position_embeddings": 131072}
+LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+
+
 @pytest.mark.parametrize(
     ("config", "transformer", "tokenizer", "expected"),
     [
@@ -169,6 +173,10 @@ def test_a_projection_without_activation_is_a_layer_behind_the_pooling() -> None
         (ROBERTA, {"max_seq_length": 514}, TOKENIZER, 512),
         (ROBERTA, {}, {"model_max_length": 10**40}, 512),
         (MODERNBERT, {}, {"model_max_length": 8192}, 8192),
+        (PHI | {"rope_parameters": LONGROPE}, {}, {"model_max_length": 8192}, 4096),
+        (PHI | {"rope_parameters": {"full_attention": LONGROPE}}, {"max_seq_length": 5000}, TOKENIZER, 4096),
+        (PHI | {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 2048}, {}, {}, 2048),
+        (PHI | {"rope_parameters": LONGROPE}, {"max_seq_length": 256}, TOKENIZER, 256),
     ],
 )
 def test_texts_may_be_as_long_as_published_and_as_there_are_positions(
@@ -273,35 +281,6 @@ def test_a_family_published_with_code_that_the_engine_has_is_ready() -> None:
     files = sentence(**{"config.json": config | {"auto_map": {"AutoModel": "m.NomicBertModel"}, "vocab_size": 30528}})
     found = proposed(files | {"sentence_bert_config.json": {"max_seq_length": 8192}}).spec
     assert (found.family, found.status, found.max_sequence_length) == ("nomic_bert", "ready", 2048)
-
-
-@pytest.mark.parametrize(
-    ("normalizer", "status"),
-    [
-        ({"type": "BertNormalizer", "lowercase": True}, "ready"),
-        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}, "ready"),
-        ({"type": "NFC"}, "planned"),
-        (None, "planned"),
-    ],
-)
-def test_small_letters_must_be_made_by_the_tokenizer_itself(normalizer: Any, status: str) -> None:
-    files = sentence(**{"sentence_bert_config.json": {"max_seq_length": 64, "do_lower_case": True}})
-    assert proposed(files | {"tokenizer.json": {"normalizer": normalizer}}).spec.status == status
-    assert doubted(proposed(files)) == ["tasks"]
-
-
-def test_texts_that_lose_their_beginning_are_said_where_the_tokenizers_settings_ask_for_it() -> None:
-    for side, said in ("left", "left"), ("right", "auto"), (None, "auto"):
-        tokenizer = TOKENIZER | {"truncation_side": side}
-        assert proposed(sentence(**{"tokenizer_config.json": tokenizer})).spec.truncation_side == said
-
-
-def test_an_end_token_is_said_where_the_tokenizers_settings_ask_for_it() -> None:
-    tokenizer = TOKENIZER | {"add_eos_token": True, "eos_token": {"content": "</s>"}}
-    files = sentence(**{"config.json": BERT | {"model_type": "qwen2"}, "tokenizer_config.json": tokenizer})
-    assert proposed(files).spec.tasks.dense == Dense(dim=384, end_token="</s>")
-    reranker = BERT | {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
-    assert "tasks" in doubted(proposed({"config.json": reranker, "tokenizer_config.json": tokenizer}))
 
 
 def test_weights_may_stand_in_several_files_or_in_torchs_own_format() -> None:

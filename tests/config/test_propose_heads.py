@@ -68,6 +68,12 @@ def test_labels_of_a_whole_text(config: dict[str, Any], task: Extract, doubts: i
     assert found.spec.tasks == Tasks(extract=task) and len(found.doubts) == doubts
 
 
+def test_numbers_that_are_no_probabilities_are_waited_for() -> None:
+    classifier = BERT | {"architectures": ["BertForSequenceClassification"], "problem_type": "regression"}
+    assert "problem_type" in proposed({"config.json": classifier | labels("valence", "arousal")}).spec.blocked_by
+    assert proposed({"config.json": classifier | labels("relevance")}).spec.status == "ready"
+
+
 def test_labels_of_tokens() -> None:
     config = BERT | {"architectures": ["BertForTokenClassification"], **labels("O", "B-PER", "I-PER")}
     assert proposed({"config.json": config}).spec.tasks == Tasks(extract=Extract("entities"))
@@ -194,6 +200,25 @@ def test_what_of_an_encoder_nothing_computes_is_waited_for(
     name: str, settings: dict[str, Any], blocked_by: str
 ) -> None:
     assert blocked_by in proposed(ENCODER | {name: settings}, PYLATE_SIZES).spec.blocked_by
+
+
+def test_queries_are_as_long_as_they_were_trained_whether_they_are_filled_up_or_not() -> None:
+    name = "config_sentence_transformers.json"
+    plain = proposed(PYLATE | {name: PYLATE[name] | {"query_length": 10, "do_query_expansion": False}}, PYLATE_SIZES)
+    assert plain.spec.tasks.multivector and plain.spec.tasks.multivector.query_length == 0
+    assert plain.spec.profiles["default"].options == {"query_max_length": 10}
+    longer = proposed(PYLATE | {name: PYLATE[name] | {"query_length": 48, "document_length": 20}}, PYLATE_SIZES).spec
+    assert longer.tasks.multivector and longer.tasks.multivector.document_length == 20
+    assert (longer.tasks.multivector.query_length, longer.max_sequence_length) == (48, 48)
+    transformer = {"document_length": 300, "query_expansion": None}
+    free = proposed(ENCODER | {"sentence_bert_config.json": transformer}, PYLATE_SIZES).spec
+    assert free.tasks.multivector and free.tasks.multivector.document_length == 300
+    assert free.max_sequence_length == TOKENIZER["model_max_length"]
+    transformer = {"document_length": 300, "query_length": 24, "query_expansion": None}
+    cut = proposed(ENCODER | {"sentence_bert_config.json": transformer}, PYLATE_SIZES).spec
+    assert cut.profiles["default"].options == {"query_max_length": 24} and cut.max_sequence_length == 300
+    both = {"query_length": 24, "query_expansion": EXPANSION}
+    assert "24 tokens" in proposed(ENCODER | {"sentence_bert_config.json": both}, PYLATE_SIZES).spec.blocked_by
 
 
 def test_a_colbert_of_stanford() -> None:

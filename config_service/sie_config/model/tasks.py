@@ -70,6 +70,8 @@ class Multivector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same of a document."""
     query_length: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Queries of fewer tokens are filled up with mask tokens, whose vectors count (query augmentation); 0: not."""
+    document_length: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Documents are cut to so many tokens, where queries may have more of them; 0: to ``max_sequence_length``."""
     mask: str = "[MASK]"
     """The mask token."""
     attend_to_mask: bool = False

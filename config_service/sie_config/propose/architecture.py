@@ -119,6 +119,16 @@ def hidden(papers: Papers, family: Family) -> int:
     return said or (inner if isinstance(inner, int) and inner > 0 else 0)
 
 
+def unturned(config: Config) -> int:
+    """The tokens up to which longrope, which goes by a call's longest text, turns all alike; 0: another rotation."""
+    ropes = [own for own in config.rope_parameters.values() if isinstance(own, dict)]
+    for rope in (config.rope_parameters, *ropes, config.rope_scaling):
+        if rope.get("rope_type", rope.get("type")) == "longrope":
+            own = rope.get("original_max_position_embeddings")
+            return own if isinstance(own, int) and own > 0 else config.original_max_position_embeddings
+    return 0
+
+
 def longest(papers: Papers, family: Family) -> int:
     """The tokens that have a position; 0: no file says, or any number has."""
     known = family.known or Known()

@@ -28,6 +28,7 @@ SENTENCE_CONFIGS: Final = tuple(
 """By which names sentence-transformers has kept the settings of its first module."""
 
 TOKENIZER_JSON: Final = "tokenizer.json"
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
 READ: Final = (
     *("config.json", "modules.json", "config_sentence_transformers.json", "tokenizer_config.json", "README.md"),
@@ -64,13 +65,21 @@ def wanted(folder: Folder) -> list[str]:
         ConfigurationError: modules.json cannot be read.
     """
     names = [*READ, *(posixpath.join(own.path, "config.json") for own in modules(folder) if own.path)]
-    if any(_true(folder, name, b"do_lower_case") for name in SENTENCE_CONFIGS):
+    if _tells_of_tokens(folder) or folder.sizes.get(TOKENIZER_JSON, SMALL) < SMALL:
         names.append(TOKENIZER_JSON)
     return [name for name in dict.fromkeys(names) if name in folder.sizes and name not in folder.files]
 
 
-def _true(folder: Folder, name: str, field: bytes) -> bool:
-    return re.search(rb'"%s"\s*:\s*true' % field, folder.files.get(name, b"")) is not None
+def _tells_of_tokens(folder: Folder) -> bool:
+    """Whether settings say what tokenizer.json, which may have many megabytes, has to do, too."""
+    settings = (folder.files.get(name, b"") for name in (TOKENIZER_CONFIG, *SENTENCE_CONFIGS))
+    return any(map(_OPTIONS.search, settings))
+
+
+_OPTIONS = re.compile(
+    rb'"(strip_accents|tokenize_chinese_chars|add_prefix_space|truncation_side|model_input_names)"\s*:\s*[^n\s]'
+    rb'|"do_lower_case"\s*:\s*[tf]'
+)
 
 
 class Module(msgspec.Struct, frozen=True):

@@ -91,6 +91,8 @@ def _classifier(papers: Papers, family: Family, draft: Draft) -> None:
         draft.put("tasks.extract.kind", "entailment", f"{_CONFIG}: id2label")
     else:
         draft.put("tasks.extract.kind", "classes", source)
+        if config.problem_type == "regression":
+            draft.block(f"scores that are no probabilities ({_CONFIG}: problem_type)")
         if config.problem_type == "multi_label_classification":
             draft.put("tasks.extract.multi_label", True, f"{_CONFIG}: problem_type")
         _named(papers, draft)

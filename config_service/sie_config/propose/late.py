@@ -30,6 +30,7 @@ class Said(msgspec.Struct, frozen=True):
     query_marker: str
     document_marker: str
     query_length: int
+    """What queries are cut to, and where they are augmented, filled up to."""
     document_length: int
     attend: bool
     skipped: frozenset[str]
@@ -50,7 +51,7 @@ def is_late(papers: Papers) -> bool:
 
 
 def propose(papers: Papers, family: Family, draft: Draft) -> tuple[int, str]:
-    """Propose the multivector task and its score; gives how long documents are, and where that stands."""
+    """Propose the multivector task and its score; gives how long texts are, and where that stands."""
     said = _stanford(papers) if not papers.modules else _sentence(papers, draft)
     _projection(papers, family, draft)
     for name, marker in (("query_marker", said.query_marker), ("document_marker", said.document_marker)):
@@ -58,11 +59,16 @@ def propose(papers: Papers, family: Family, draft: Draft) -> tuple[int, str]:
             draft.put(f"{FIELD}.{name}", _token(papers, marker, f"{FIELD}.{name}", draft), said.source)
     if said.augmented:
         _augmentation(papers, family, said, draft)
+    elif said.query_length:
+        draft.put("profiles.default.options.query_max_length", said.query_length, said.source)
     if said.skipped == frozenset(string.punctuation):
         draft.put(f"{FIELD}.skip_punctuation", True, said.source)
     elif said.skipped:
         draft.block(f"a list of tokens to leave out that is not ASCII's punctuation ({said.source})")
     draft.put("tasks.score.kind", "maxsim", "late interaction")
+    if said.document_length and not 0 < said.query_length <= said.document_length:
+        draft.put(f"{FIELD}.document_length", said.document_length, said.source)
+        return said.query_length, said.source
     return said.document_length, said.source
 
 
@@ -101,7 +107,9 @@ def _multi_vector_encoder(papers: Papers, draft: Draft) -> Said:
     prompts = own.prompts or {}
     path = next(step.path for step in papers.modules if step.kind == "MultiVectorMask")
     mask, name = papers.steps.get(path, Step()), papers.transformer_file or SENTENCE_CONFIGS[0]
-    length, token = expansion.get("length"), expansion.get("token")
+    length, token, own_length = expansion.get("length"), expansion.get("token"), papers.transformer.query_length
+    if expansion and own_length and own_length != length:
+        draft.block(f"queries that are cut to {own_length} tokens and filled up to {length} ({name}: query_length)")
     if expansion and expansion.get("strategy") != "fixed":
         draft.block(f"a query's augmentation of the strategy {expansion.get('strategy')!r} ({name}: query_expansion)")
     if token not in (None, papers.tokenizer.mask):
@@ -116,7 +124,7 @@ def _multi_vector_encoder(papers: Papers, draft: Draft) -> Said:
         source=f"{SENTENCE}, {name}",
         query_marker=own.query_prefix or prompts.get("query") or "",
         document_marker=own.document_prefix or prompts.get("document") or "",
-        query_length=length if isinstance(length, int) and length > 0 else QUERY_LENGTH,
+        query_length=(length if isinstance(length, int) and length > 0 else QUERY_LENGTH) if expansion else own_length,
         document_length=papers.transformer.document_length,
         attend=expansion.get("attend") is True,
         skipped=frozenset(mask.skiplist_words),

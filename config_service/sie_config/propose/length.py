@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sie_config.propose.architecture import Family, longest
+from sie_config.propose.architecture import Family, longest, unturned
 from sie_config.propose.draft import Draft
 from sie_config.propose.papers import Papers
 
@@ -17,6 +17,9 @@ def length(papers: Papers, family: Family, draft: Draft, said: tuple[int, str] =
     """Propose ``max_sequence_length``; ``said``: what the task itself says of it, and where."""
     positions = longest(papers, family)
     asked, source = said if said[0] else _published(papers)
+    if 0 < (short := unturned(papers.config)) < (asked or positions):
+        draft.put(FIELD, short, "config.json: original_max_position_embeddings, beyond which longrope turns otherwise")
+        return
     if not asked and not positions and draft.blocks:
         return
     if not asked and not positions:

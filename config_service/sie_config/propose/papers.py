@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 import yaml
 
-from sie_config.propose.folder import SENTENCE_CONFIGS, TOKENIZER_JSON, Folder, Module, modules, parsed, record
+from sie_config.propose.folder import (
+    SENTENCE_CONFIGS,
+    TOKENIZER_CONFIG,
+    TOKENIZER_JSON,
+    Folder,
+    Module,
+    modules,
+    parsed,
+    record,
+)
 from sie_sdk.errors import ConfigurationError
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
@@ -31,7 +40,9 @@ class Config(msgspec.Struct, frozen=True):
     dim: Size = 0
     n_embd: Size = 0
     vocab_size: Size = 0
+    type_vocab_size: Size = 2
     max_position_embeddings: Annotated[int, msgspec.Meta(le=1 << 31)] = 0
+    original_max_position_embeddings: Size = 0
     n_positions: Annotated[int, msgspec.Meta(le=1 << 31)] = 0
     id2label: dict[str, Label] = {}
     num_labels: Size = 0
@@ -78,6 +89,9 @@ class Transformer(msgspec.Struct, frozen=True):
     query_length: Size = 0
     document_length: Size = 0
     query_expansion: dict[str, Any] = {}
+    tokenizer_args: dict[str, Any] = {}
+    processor_kwargs: dict[str, Any] = {}
+    """What the tokenizer is given beside its own settings; ``tokenizer_args`` until sentence-transformers 5."""
 
 
 class Sentence(msgspec.Struct, frozen=True):
@@ -111,10 +125,21 @@ class Tokenizer(msgspec.Struct, frozen=True):
     eos_token: str | Token = ""
     add_eos_token: bool = False
     truncation_side: Literal["left", "right"] | None = None
+    tokenizer_class: str = ""
+    model_input_names: tuple[str, ...] | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    add_prefix_space: bool | None = None
     added_tokens_decoder: dict[str, Token] = {}
     additional_special_tokens: tuple[str | Token, ...] = ()
     extra_special_tokens: tuple[str | Token, ...] | dict[str, str | Token] = ()
     """Where transformers 5 keeps them."""
+
+    @property
+    def kind(self) -> str:
+        """Its class in transformers without what many names end with; empty: it is not said."""
+        return self.tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
 
     @property
     def mask(self) -> str:
@@ -220,7 +245,7 @@ def read(folder: Folder) -> Papers:
         transformer=(record(folder, name, Transformer) if name else None) or Transformer(),
         transformer_file=name,
         sentence=record(folder, "config_sentence_transformers.json", Sentence) or Sentence(),
-        tokenizer=record(folder, "tokenizer_config.json", Tokenizer) or Tokenizer(),
+        tokenizer=record(folder, TOKENIZER_CONFIG, Tokenizer) or Tokenizer(),
         colbert=record(folder, "artifact.metadata", Colbert),
         card=card,
         card_fault=fault,

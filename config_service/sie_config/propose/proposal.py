@@ -13,10 +13,10 @@ import msgspec
 from sie_config.model import model_spec
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import Source
-from sie_config.propose import architecture, card, chain, gliner, heads, late, length, papers, prompts, weights
+from sie_config.propose import architecture, card, chain, gliner, heads, late, length, papers, prompts, tokens, weights
 from sie_config.propose.architecture import Family
 from sie_config.propose.draft import Doubt, Draft
-from sie_config.propose.folder import SENTENCE_CONFIGS, Folder
+from sie_config.propose.folder import Folder
 from sie_config.propose.papers import Papers
 
 
@@ -50,10 +50,7 @@ def spec(folder: Folder, *, id: str, revision: str, sources: Sequence[Source]) -
     said = _task(read, family, draft)
     _prune(draft)
     length.length(read, family, draft, said)
-    _letters(read, draft)
-    _end(read, draft)
-    if read.tokenizer.truncation_side == "left":
-        draft.put("truncation_side", "left", "tokenizer_config.json: truncation_side")
+    tokens.propose(read, draft)
     prompts.propose(read, draft)
     card.propose(read, draft)
     weights.propose(read, draft)
@@ -94,25 +91,3 @@ def _prune(draft: Draft) -> None:
             del tasks[name]
     if tasks.get("score", {}).get("kind") == "maxsim" and "multivector" not in tasks:
         del tasks["score"]
-
-
-def _letters(read: Papers, draft: Draft) -> None:
-    """Small letters before the tokenizer, which the tokenizer must then make itself."""
-    if not read.transformer.do_lower_case:
-        return
-    match papers.lowers(read.folder):
-        case False:
-            draft.block(f"texts in small letters before the tokenizer ({read.transformer_file}: do_lower_case)")
-        case None:
-            name = read.transformer_file or SENTENCE_CONFIGS[0]
-            draft.doubt("tasks", f"{name} wants small letters (do_lower_case), and no tokenizer.json says so")
-
-
-def _end(read: Papers, draft: Draft) -> None:
-    """The token behind every text that tokenizer_config.json asks for, whether or not tokenizer.json has it, too."""
-    if not (end := read.tokenizer.end):
-        return
-    if "dense" in draft.document["tasks"]:
-        draft.put("tasks.dense.end_token", end, "tokenizer_config.json: add_eos_token")
-    else:
-        draft.doubt("tasks", f"tokenizer_config.json ends every text with {end!r}; see that tokenizer.json does, too")

@@ -113,6 +113,8 @@ def encode_rows(
         return model.tokenizer.rows(texts, longest, options.overflow(), name)
     if is_query and task.query_length:
         longest = min(longest, task.query_length)
+    if not is_query and task.document_length:
+        longest = min(longest, task.document_length)
     marker = task.query_marker if is_query else task.document_marker
     rows = model.tokenizer.rows(texts, longest - bool(marker), options.overflow(), name)
     if marker:
