@@ -1,4 +1,4 @@
-"""What a client is made with and a call is bounded by: addresses, headers, seconds and counts, checked. Pure.
+"""What a client is made with and a call is bounded by: addresses, headers, seconds, counts and lists, checked. Pure.
 
 Owns which of them make sense and that no error repeats a secret. Not here: items and models (``calls``).
 """
@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from numbers import Real
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from sie_sdk.errors import ConfigurationError, SIEError
+from sie_sdk.errors import ConfigurationError, InvalidInputError, SIEError
+
+T = TypeVar("T")
 
 LONGEST_S = 1_000_000.0
 """Of one HTTP request: sockets count milliseconds in 31 bits."""
@@ -89,3 +93,14 @@ def count(field: str, value: object, error: type[SIEError]) -> None:
     """Refuse what is no whole number from 1 on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise error(f"{field} is {value!r}.", field=field, limit=1, hint="Pass a whole number, 1 or more.")
+
+
+def listed(field: str, value: Iterable[T]) -> list[T]:
+    """The names or texts of an argument as a list. One alone is refused: gone through, a str is its letters."""
+    if isinstance(value, str):
+        raise InvalidInputError(
+            f"{field} is one text, not a list of them.", field=field, hint=f"Pass {field}=[{value!r}]."
+        )
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise InvalidInputError(f"{field} is a {type(value).__name__}.", field=field, hint="Pass a list of str.")
+    return [*value]

@@ -66,7 +66,7 @@ def encode(
     """For ``POST /v1/encode/{model}``: one result per item, in their order."""
     options = dict(options or {}) | ({} if is_query is None else {"is_query": is_query})
     params = EncodeParams(
-        output_types=None if output_types is None else list(output_types),
+        output_types=None if output_types is None else arguments.listed("output_types", output_types),
         instruction=instruction,
         output_dtype=output_dtype,
         options=options or None,
@@ -100,7 +100,7 @@ def extract(
 ) -> Order:
     """For ``POST /v1/extract/{model}``: one result per item, in their order."""
     params = ExtractParams(
-        labels=None if labels is None else list(labels),
+        labels=None if labels is None else arguments.listed("labels", labels),
         output_schema=None if output_schema is None else dict(output_schema),
         instruction=instruction,
         options=dict(options or {}) or None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from sie_sdk import pool_calls
+from sie_sdk import arguments, pool_calls
 from sie_sdk.carrier import Carrier, Http
 from sie_sdk.pools import DEFAULT_TTL_S, PoolInfo, PoolSpec
 
@@ -128,5 +128,5 @@ def pool_spec(name: str, gpus: Mapping[str, int] | None, **keywords: Unpack[Pool
         bundle=keywords.get("bundle", "default"),
         ttl_seconds=keywords.get("ttl_s", DEFAULT_TTL_S),
         minimum_worker_count=keywords.get("minimum_worker_count", 0),
-        pinned_models=list(keywords.get("pinned_models", ())),
+        pinned_models=arguments.listed("pinned_models", keywords.get("pinned_models", ())),
     )

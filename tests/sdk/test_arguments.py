@@ -112,3 +112,33 @@ def test_a_call_that_is_bounded_by_no_number_is_refused(field: str, values: list
             with pytest.raises(InvalidInputError, match=field) as caught:
                 client.encode("m", "a", **{field: value})
             assert caught.value.field == field
+
+
+@pytest.mark.parametrize("made", [SIEClient, SIEAsyncClient])
+@pytest.mark.parametrize(
+    ("method", "arguments", "field", "value"),
+    [
+        ("encode", ("m", "a"), "output_types", "dense"),
+        ("encode_stream", ("m", ["a"]), "output_types", "dense"),
+        ("submit", ("encode", "m", "a"), "output_types", "dense"),
+        ("extract", ("m", "a"), "labels", "person"),
+        ("extract_stream", ("m", ["a"]), "labels", "person"),
+        ("submit", ("extract", "m", "a"), "labels", "person"),
+        ("create_pool", ("team-a",), "pinned_models", "org/m"),
+    ],
+)
+def test_one_text_where_a_list_is_due_is_not_split_into_letters(
+    made: Callable[..., Any], method: str, arguments: tuple[Any, ...], field: str, value: str
+) -> None:
+    client = made("http://127.0.0.1:1")
+    with pytest.raises(InvalidInputError) as caught:
+        getattr(client, method)(*arguments, **{field: value})
+    assert caught.value.field == field
+    assert str(caught.value) == f"{field} is one text, not a list of them. Pass {field}=['{value}']."
+
+
+@pytest.mark.parametrize("value", [b"person", 7])
+def test_what_is_no_list_of_texts_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match="labels is a") as caught:
+        SIEClient("http://127.0.0.1:1").extract("m", "a", labels=value)
+    assert caught.value.field == "labels"

@@ -17,6 +17,7 @@ import pytest
 from sie_sdk import (
     ConfigurationError,
     EncodeResult,
+    InvalidInputError,
     Quantization,
     SIEAsyncClient,
     SIEClient,
@@ -125,6 +126,18 @@ def test_nothing_to_do_makes_no_request() -> None:
     connection = Connection(NOWHERE)
     assert connection.encode("m", []) == [] and connection.score("m", "q", []) == []
     assert asyncio.run(connection.aencode("m", [])) == [] and asyncio.run(connection.ascore("m", "q", [])) == []
+
+
+def test_one_text_where_a_list_is_due_is_refused() -> None:
+    connection, text = Connection(NOWHERE), cast("Any", "person")
+    with pytest.raises(InvalidInputError, match=r"Pass labels=\['person'\]"):
+        connection.extract("m", "a", labels=text)
+    with pytest.raises(InvalidInputError, match=r"Pass labels=\['person'\]"):
+        asyncio.run(connection.aextract("m", "a", labels=text))
+    with pytest.raises(InvalidInputError, match=r"Pass texts=\['person'\]"):
+        connection.encode("m", text)
+    with pytest.raises(InvalidInputError, match=r"Pass texts=\['person'\]"):
+        asyncio.run(connection.aencode("m", text))
 
 
 @pytest.mark.parametrize(("count", "method"), [(1, "encode"), (256, "encode"), (257, "encode_stream")])

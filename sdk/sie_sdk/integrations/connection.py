@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 import msgspec
 
+from sie_sdk import arguments
 from sie_sdk.chunks import ITEMS
 from sie_sdk.client import SIEAsyncClient, SIEClient
 from sie_sdk.errors import ConfigurationError
@@ -54,9 +55,10 @@ class Connection:
         """See :meth:`SIEClient.encode`; no texts make no request, and many several, each with ``deadline_s`` for it."""
         if not texts:
             return []
+        texts = arguments.listed("texts", texts)
         if len(texts) > ITEMS:
             return [*self._client().encode_stream(model, texts, **keywords)]
-        return self._client().encode(model, list(texts), **keywords)
+        return self._client().encode(model, texts, **keywords)
 
     async def aencode(self, model: str, texts: Sequence[str], **keywords: Unpack[EncodeKeywords]) -> list[EncodeResult]:
         """:meth:`encode`, awaited."""
@@ -64,9 +66,10 @@ class Connection:
             return []
         if (client := self._async_client()) is None:
             return await asyncio.to_thread(self.encode, model, texts, **keywords)
+        texts = arguments.listed("texts", texts)
         if len(texts) > ITEMS:
             return [result async for result in client.encode_stream(model, texts, **keywords)]
-        return await client.encode(model, list(texts), **keywords)
+        return await client.encode(model, texts, **keywords)
 
     def score(
         self, model: str, query: str, texts: Sequence[str], **keywords: Unpack[CallKeywords]
