@@ -1,6 +1,7 @@
 """numpy arrays as the wire's binary-keyed maps: ``{nd, type, kind, shape, data}``, every key a msgpack bin.
 
-Owns the map's form and its checks (wire protocol 2.2). Not here: msgpack and the bodies around the maps (``wire``).
+Owns the map's form and its checks (wire protocol 2.2), and an array's JSON. Not here: msgpack and the bodies around the
+maps (``wire``).
 Nothing is copied in either direction: packing lends the array's memory, unpacking returns a view of the map's bytes.
 """
 
@@ -104,6 +105,14 @@ def unpack(obj: Mapping[bytes, Any]) -> npt.NDArray[Any]:
     view = np.frombuffer(data, dtype).reshape(shape)
     view.flags.writeable = False
     return view
+
+
+def to_json(array: npt.NDArray[Any]) -> bytes:
+    """An array as (nested) lists, each number in as few digits as bring it back (float16 in those of float32)."""
+    import orjson  # here, so that the SDK, which reads msgpack, starts without it
+
+    native = np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    return orjson.dumps(native, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _head(dtype: np.dtype[Any], shape: list[int]) -> dict[bytes, Any]:

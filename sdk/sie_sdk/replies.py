@@ -213,19 +213,11 @@ def _one_to_json(value: msgspec.Raw) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         if b"nd" in value:
-            return msgspec.Raw(_numbers(arrays.unpack(value)))
+            return msgspec.Raw(arrays.to_json(arrays.unpack(value)))
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return value
-
-
-def _numbers(array: arrays.Array) -> bytes:
-    """An array as JSON, each number in as few digits as bring it back in its own type."""
-    import orjson  # of servers; the SDK's install has none, and reads msgpack
-
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return orjson.dumps(native, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def job_body(job: JobStatus) -> bytes:

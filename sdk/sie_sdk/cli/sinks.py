@@ -16,6 +16,7 @@ import click
 import msgspec
 import numpy as np
 
+from sie_sdk import arrays
 from sie_sdk.errors import ConfigurationError
 from sie_sdk.types import EncodeResult
 
@@ -32,9 +33,9 @@ class Sink(Protocol):
 
 
 def _listed(value: object) -> object:
-    """Arrays and records of arrays in JSON."""
+    """Arrays in JSON, and numbers of numpy."""
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return msgspec.Raw(arrays.to_json(value))
     if isinstance(value, np.generic):
         return value.item()
     raise NotImplementedError(type(value).__name__)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -31,6 +33,24 @@ def write(path: Path, rows: npt.NDArray[np.generic], *, resume: bool = False) ->
     finally:
         sink.close()
     return held
+
+
+@pytest.mark.parametrize(("dtype", "digits_of"), [("float16", np.float32), ("float32", np.float32), ("float64", str)])
+def test_a_number_is_written_in_as_few_digits_as_bring_it_back(dtype: str, digits_of: Callable[..., object]) -> None:
+    exact = np.random.default_rng(7).normal(size=(3, 50)).astype(dtype)
+    stream = io.BytesIO()
+    sinks.JsonLines(stream).write(EncodeResult(dense=exact[0], multivector=exact, sparse=None))
+    line = json.loads(stream.getvalue())
+    assert stream.getvalue().startswith(b'{"dense":[' + str(digits_of(exact[0, 0])).encode() + b",")
+    assert np.array_equal(np.array(line["dense"], dtype), exact[0])
+    assert np.array_equal(np.array(line["multivector"], dtype), exact)
+
+
+def test_numbers_that_lie_apart_or_the_other_way_round_are_written_too() -> None:
+    stream = io.BytesIO()
+    sinks.JsonLines(stream).write(EncodeResult(dense=ROWS[:, 1].astype(">f4"), multivector=ROWS[:2].T))
+    line = json.loads(stream.getvalue())
+    assert line["dense"] == [1.0, 4.0, 7.0, 10.0] and line["multivector"] == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint8"])
