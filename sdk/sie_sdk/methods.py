@@ -216,7 +216,7 @@ class Methods(Carrier[Http]):
         pool: str | None = None,
         concurrency: int = CONCURRENCY,
     ) -> Any:
-        """Find entities in texts, or classify them: ``client.extract("bert-base-NER", "Ada is in London").entities``.
+        """Find entities in texts, or classify them: ``client.extract("distilbert-NER", "Ada is in London").entities``.
 
         Args:
             model: an extraction or classification model of ``list_models()``.

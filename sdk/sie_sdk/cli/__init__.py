@@ -20,7 +20,7 @@ Examples:
   sie encode all-MiniLM-L6-v2 "hello world"     one text to one vector
   sie encode all-MiniLM-L6-v2 - --json < in.jsonl > out.jsonl
   sie score ms-marco-MiniLM-L-6-v2 "capital of France?" "Paris" "Rome"
-  sie extract bert-base-NER "Ada Lovelace lived in London."
+  sie extract distilbert-NER "Ada Lovelace lived in London."
 
 Results go to standard output, everything else to standard error. Which server is asked: --url behind
 the command, or SIE_BASE_URL.

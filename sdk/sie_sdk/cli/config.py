@@ -29,7 +29,7 @@ def config() -> None:
       sie config
       sie config show bge-m3 > bge-m3.yaml
       sie config bundles
-      sie config resolve bge-m3:fast
+      sie config resolve bge-m3:sparse
     """
 
 

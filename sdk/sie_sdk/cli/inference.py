@@ -130,9 +130,9 @@ def extract(client: SIEClient, model: str, **asked: Unpack[ExtractCommand]) -> N
 
     \b
     Examples:
-      sie extract bert-base-NER "Ada Lovelace lived in London."
-      sie extract deberta-v3-base-zeroshot -l praise -l complaint "It broke on the first day."
-      sie extract bert-base-NER --file articles.jsonl --json | jq -r '.entities[].text' | sort | uniq -c
+      sie extract distilbert-NER "Ada Lovelace lived in London."
+      sie extract deberta-v3-base-zeroshot-v2.0 -l praise -l complaint "It broke on the first day."
+      sie extract distilbert-NER --file articles.jsonl --json | jq -r '.entities[].text' | sort | uniq -c
     """
     from sie_sdk.cli import tables
 

@@ -79,7 +79,7 @@ def submit() -> None:
     Examples:
       sie jobs submit encode all-MiniLM-L6-v2 --file texts.jsonl > ids
       sie jobs submit score ms-marco-MiniLM-L-6-v2 "capital of France?" --file passages.txt
-      sie jobs submit extract bert-base-NER "Ada Lovelace lived in London."
+      sie jobs submit extract distilbert-NER "Ada Lovelace lived in London."
     """
 
 
@@ -127,7 +127,7 @@ def submit_extract(client: SIEClient, model: str, batch: int, as_json: bool, **a
 
     \b
     Examples:
-      id=$(sie jobs submit extract bert-base-NER "Ada Lovelace lived in London.")
+      id=$(sie jobs submit extract distilbert-NER "Ada Lovelace lived in London.")
     """
     _submit(client, "extract", model, asked, extract_keywords(asked), batch, as_json)
 

@@ -171,7 +171,7 @@ class ExtractInput(BaseModel):
 class SIEExtractor(BaseTool, Connected):
     """A tool that finds entities in a text, or classifies it.
 
-    >>> SIEExtractor(model="dslim/bert-base-NER").invoke("Ada Lovelace lived in London.")["entities"]
+    >>> SIEExtractor(model="dslim/distilbert-NER").invoke("Ada Lovelace lived in London.")["entities"]
     """
 
     model_config = STRICT

@@ -7,10 +7,14 @@ import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import click
 import pytest
 
+import sie_sdk
+from sie_config import catalog
+from sie_config.registry import Registry
 from sie_sdk import cli
 from sie_sdk.cli import exits, group
 from sie_sdk.refusals import BY_CODE
@@ -147,3 +151,21 @@ def test_help_in_a_pipe_has_no_colours(environment: dict[str, str]) -> None:
         check=True,
     )
     assert b"\x1b" not in done.stdout
+
+
+MODELS = re.compile(
+    r"\bsie (?:(?:jobs submit )?(?:encode|score|extract)|bench|fetch|models show|config (?:show|resolve|status)"
+    r"|pools create .*--pin|dlq .*--model|(?:up|serve) .*--models) (?!\S*/\s)([\w./:,-]+)"
+)
+"""Where a command is told a model, or several with commas; a folder ends with a slash."""
+
+
+def test_every_model_of_an_example_is_one_that_the_packaged_catalogue_serves() -> None:
+    served = Registry(catalog.load().values())
+    examples = "".join((command.help or "").partition("Examples:\n")[2] for _, command in commands())
+    named = {name for found in MODELS.findall(examples) for name in found.split(",")}
+    for path in Path(sie_sdk.__file__).parent.rglob("*.py"):
+        named |= {*re.findall(r"""(?:\.(?:encode|score|extract)\(|model=)"([\w./-]{3,})\"""", path.read_text())}
+    assert {"distilbert-NER", "dslim/distilbert-NER", "bge-m3", "ms-marco-MiniLM-L-6-v2"} <= named
+    for name in named:
+        served.resolve(name)

@@ -17,7 +17,7 @@ from sie_sdk.types import Classification, Entity, ExtractResult
 class SIEExtractor(ServedComponent):
     """Finds entities in a text, or classifies it.
 
-    >>> SIEExtractor(model="dslim/bert-base-NER").run("Ada Lovelace lived in London.")["entities"][0].label
+    >>> SIEExtractor(model="dslim/distilbert-NER").run("Ada Lovelace lived in London.")["entities"][0].label
     """
 
     own: ClassVar[tuple[str, ...]] = ("labels", "instruction")
