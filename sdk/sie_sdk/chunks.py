@@ -76,11 +76,19 @@ def cut(items: Sequence[Item | str], most: int = ITEMS, size: int = BYTES) -> li
 
 
 def each(items: Iterable[Item | str], most: int = ITEMS, size: int = BYTES) -> Iterator[Chunk]:
-    """The chunks of items that come one by one; only the one being filled is held."""
+    """The chunks of items that come one by one; only the one being filled is held.
+
+    What the items raise comes after the chunk of those before: they are good, and may be what a file had for hours.
+    """
     cutter = Cutter(most, size)
-    for item in items:
-        if chunk := cutter.add(item):
+    try:
+        for item in items:
+            if chunk := cutter.add(item):
+                yield chunk
+    except Exception:
+        if chunk := cutter.rest():
             yield chunk
+        raise
     if chunk := cutter.rest():
         yield chunk
 
@@ -92,9 +100,14 @@ async def each_awaited(items: AsyncIterable[Item | str] | Iterable[Item | str]) 
             yield chunk
         return
     cutter = Cutter()
-    async for item in items:
-        if full := cutter.add(item):
-            yield full
+    try:
+        async for item in items:
+            if full := cutter.add(item):
+                yield full
+    except Exception:
+        if rest := cutter.rest():
+            yield rest
+        raise
     if rest := cutter.rest():
         yield rest
 

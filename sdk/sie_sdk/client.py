@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
-from sie_sdk import arguments, chunks
+from sie_sdk import arguments, streams
 from sie_sdk.capacity_methods import CapacityMethods
 from sie_sdk.carrier import Http
 from sie_sdk.chunks import Chunk, Tally
@@ -202,7 +202,7 @@ class SIEClient(_Client["httpx.Client"]):
         return drivers.run(self._line(), call, progress)
 
     def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> Iterator[Call[Any]]:
-        return (ask(chunk) for chunk in chunks.each(items))
+        return streams.each(ask, items)
 
     def _stream(
         self, calls: Iterable[Call[Any]], width: int, progress: Callable[[Progress], object] | None
@@ -279,7 +279,7 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
         return await drivers.run_async(self._line(), call, progress)
 
     def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> AsyncIterator[Call[Any]]:
-        return (ask(chunk) async for chunk in chunks.each_awaited(items))
+        return streams.each_awaited(ask, items)
 
     async def _stream(
         self,

@@ -59,6 +59,7 @@ class StreamMethods(Carrier[Http]):
         Raises:
             SIEError: as ``encode``, when the results before it were taken; ``error.details["items"]`` are the first and
                 the last place, ``[start, stop]``, of the chunk that failed.
+            Exception: what ``items`` raises, as it is, when the results of all items before it were taken.
         """
         return self._results("encode", model, items, **keywords)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -59,6 +59,29 @@ def test_items_that_come_one_by_one_are_cut_alike_whether_awaited_or_not(sizes: 
     cut = [*chunks.each(items)]
     assert [item for chunk in cut for item in chunk.items] == items
     assert asyncio.run(awaited()) == cut
+
+
+def test_what_the_items_raise_comes_after_the_chunk_that_was_being_filled() -> None:
+    def items() -> Iterator[Item | str]:
+        yield from "abcde"
+        raise OSError("gone")
+
+    async def coming() -> AsyncIterator[Item | str]:
+        for item in items():
+            yield item
+
+    cut = chunks.each(items(), 3)
+    assert [next(cut).items, next(cut).items] == [["a", "b", "c"], ["d", "e"]]
+    with pytest.raises(OSError, match="gone"):
+        next(cut)
+
+    async def awaited() -> None:
+        cut = chunks.each_awaited(coming())
+        assert (await anext(cut)).items == [*"abcde"]
+        with pytest.raises(OSError, match="gone"):
+            await anext(cut)
+
+    asyncio.run(awaited())
 
 
 def test_vectors_ids_and_metadata_count_for_the_size_of_a_chunk() -> None:

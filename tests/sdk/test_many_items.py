@@ -322,15 +322,32 @@ def test_a_stream_gives_what_came_before_an_error_and_then_raises_it(
     assert len(server.asked) < 30
 
 
-def test_an_exception_of_the_items_ends_the_stream(server: ScriptedServer, client: Any, all_of: Caller) -> None:
+@pytest.mark.parametrize("width", [1, 2, 8])
+@pytest.mark.parametrize("good", [0, 7, 2 * ITEMS, LONG])
+def test_what_the_items_raise_comes_after_the_results_of_all_before_it(
+    server: ScriptedServer, client: Any, finished: Caller, width: int, good: int
+) -> None:
     server.computes = computed
+    taken: list[EncodeResult] = []
 
     def items() -> Iterator[str]:
-        yield from ["1"] * LONG
+        yield from map(str, range(good))
         raise OSError("the file is gone")
 
-    with pytest.raises(OSError, match="the file is gone"):
-        all_of(client.encode_stream("m", items()))
+    async def awaited() -> AsyncIterator[str]:
+        for item in items():
+            yield item
+
+    async def take(stream: AsyncIterator[EncodeResult]) -> None:
+        async for result in stream:
+            taken.append(result)  # noqa: PERF401 - those before the error count
+
+    for source in (items,) if isinstance(client, SIEClient) else (items, awaited):
+        taken.clear()
+        stream = client.encode_stream("m", source(), concurrency=width)
+        with pytest.raises(OSError, match="the file is gone"):
+            finished(take(stream)) if hasattr(stream, "__aiter__") else taken.extend(stream)
+        assert numbers(taken) == [*map(float, range(good))]
 
 
 def test_one_text_is_no_stream(client: Any) -> None:

@@ -247,7 +247,7 @@ def _results(
     done = 0
     for first in items:
         coming = burst(first, items, ready)
-        few = list(islice(coming, ITEMS + 1))
+        few, fault = _taken(islice(coming, ITEMS + 1))
         start = done
         try:
             for result in (
@@ -258,6 +258,18 @@ def _results(
         except SIEError as error:
             place(error, start, start + len(few))
             raise
+        if fault is not None:
+            raise fault
+
+
+def _taken(items: Iterator[Item]) -> tuple[list[Item], Exception | None]:
+    """The items until one is wrong, and what was said of that: those before it are to be asked for first."""
+    taken: list[Item] = []
+    try:
+        taken.extend(items)
+    except Exception as error:
+        return taken, error
+    return taken, None
 
 
 def _keeping(items: Iterator[Item], kept: deque[Item]) -> Iterator[Item]:

@@ -226,18 +226,18 @@ def _submit(
     ask: Callable[..., Any] = client.submit
     items = islice(inputs.read(asked), asked["skip"], None)
     count = 0
-    while lot := list(islice(items, batch)):
-        try:
+    try:
+        while lot := list(islice(items, batch)):
             job = ask(operation, model, lot, progress=Narrator(Meter().say), **keywords)
-        except SIEError:
-            if count:
-                click.echo(f"{count:,} inputs were submitted. Go on with --skip {asked['skip'] + count}.", err=True)
-            raise
-        count += len(lot)
-        if as_json:
-            print_rows([{"id": job.id, "operation": operation, "items": len(lot)}])
-        else:
-            click.echo(job.id)
+            count += len(lot)
+            if as_json:
+                print_rows([{"id": job.id, "operation": operation, "items": len(lot)}])
+            else:
+                click.echo(job.id)
+    except (SIEError, click.ClickException):
+        if count:
+            click.echo(f"{count:,} inputs were submitted. Go on with --skip {asked['skip'] + count}.", err=True)
+        raise
 
 
 def _status(client: SIEClient, id: str) -> JobStatus:

@@ -312,10 +312,11 @@ def test_a_closed_standard_input_holds_no_text(source: list[str]) -> None:
     assert done.stderr.startswith("Error: There is no text in ")
 
 
-def test_a_line_that_is_not_an_item_is_named_by_its_number() -> None:
-    result = sie("encode", "m", "-", stdin='{"text": "a"}\n{"text": 3}\n')
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: Line 2 is not an item: ")
+def test_a_line_that_is_not_an_item_is_named_by_its_number(server: ScriptedServer) -> None:
+    server.script = [vectors()]
+    result = sie("encode", "m", "-", "--json", "--url", server.url, stdin='{"text": "a"}\n{"text": 3}\n')
+    assert (result.exit_code, json.loads(result.stdout)["dense"]) == (2, [0.0, 0.5])
+    assert result.stderr.splitlines()[-1].startswith("Error: Line 2 is not an item: ")
 
 
 def test_a_misspelt_command_is_told_the_nearest_names() -> None:

@@ -14,7 +14,7 @@ from sie_sdk import InputTooLongError, QueueUnavailableError, SIEError
 from sie_sdk.cli import delivery
 from sie_sdk.cli.progress import Meter
 from tests.sdk.cli.running import sie
-from tests.sdk.scripted_server import ScriptedServer, refused, vectors
+from tests.sdk.scripted_server import ScriptedServer, computed, refused, vectors
 
 
 def ending(error: BaseException, results: int = 3) -> Iterator[int]:
@@ -58,6 +58,22 @@ def test_an_error_before_the_first_result_has_nothing_to_go_on_with(capsys: pyte
     with pytest.raises(SIEError):
         deliver(SIEError("No."), results=0)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("good", [3, 256, 300, 1000])
+@pytest.mark.parametrize("width", ["1", "4"])
+def test_inputs_before_a_wrong_line_are_answered_and_the_line_is_where_to_go_on(
+    server: ScriptedServer, tmp_path: Path, good: int, width: str
+) -> None:
+    server.computes = computed
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "{number}"}}\n' for number in range(good)) + "{wrong\n")
+    arguments = ("--file", str(tmp_path / "in.jsonl"), "-c", width, "--json", "--url", server.url)
+    done = sie("encode", "m", *arguments)
+    assert [json.loads(line)["dense"][0] for line in done.stdout.splitlines()] == [*range(good)]
+    assert done.exit_code == 2
+    assert done.stderr.startswith(
+        f"{good:,} results were written. Go on with --skip {good}.\nError: Line {good + 1} is not an item: "
+    )
 
 
 def test_an_input_at_fault_is_named_by_its_number_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:

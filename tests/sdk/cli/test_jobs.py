@@ -33,6 +33,14 @@ def test_a_batch_that_is_refused_is_the_place_to_go_on_from(server: ScriptedServ
     assert done.stderr.startswith("2 inputs were submitted. Go on with --skip 2.\nError: NaN.")
 
 
+def test_a_wrong_line_after_a_batch_says_where_to_go_on_from(server: ScriptedServer) -> None:
+    server.script = [QUEUED[0]]
+    arguments = ("jobs", "submit", "encode", "m", "-", "--batch", "2", "--url", server.url)
+    done = sie(*arguments, stdin='{"text": "a"}\nb\nc\n{wrong\n')
+    assert (done.exit_code, done.stdout) == (2, "j0\n")
+    assert done.stderr.startswith("2 inputs were submitted. Go on with --skip 2.\nError: Line 4 is not an item")
+
+
 def test_each_operation_is_submitted_with_its_own_options(server: ScriptedServer) -> None:
     server.script = [*QUEUED]
     url = ("--url", server.url, "--pool", "team-a", "--priority", "bulk", "--option", "dimensions=64")
