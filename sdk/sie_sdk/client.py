@@ -197,9 +197,9 @@ class SIEClient(_Client["httpx.Client"]):
         return Job(self, *fields)
 
     def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        from sie_sdk import drivers
+        from sie_sdk import drivers, unheard
 
-        return drivers.run(self._line(), call, progress)
+        return drivers.run(self._line(), call, unheard.listener(progress))
 
     def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> Iterator[Call[Any]]:
         return streams.each(ask, items)
@@ -207,10 +207,10 @@ class SIEClient(_Client["httpx.Client"]):
     def _stream(
         self, calls: Iterable[Call[Any]], width: int, progress: Callable[[Progress], object] | None
     ) -> Iterator[Any]:
-        from sie_sdk import drivers
+        from sie_sdk import drivers, unheard
 
-        together = Together(calls, width, Tally(None))
-        with contextlib.closing(drivers.in_order(self._line(), together, progress, at_once=False)) as results:
+        together, told = Together(calls, width, Tally(None)), unheard.listener(progress)
+        with contextlib.closing(drivers.in_order(self._line(), together, told, at_once=False)) as results:
             for result in results:
                 yield from result
 
@@ -274,9 +274,9 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
         return AsyncJob(self, *fields)
 
     async def _run(self, call: Call[Any], progress: Callable[[Progress], object] | None = None) -> Any:
-        from sie_sdk import drivers
+        from sie_sdk import drivers, unheard
 
-        return await drivers.run_async(self._line(), call, progress)
+        return await drivers.run_async(self._line(), call, unheard.listener(progress))
 
     def _each(self, ask: Callable[[Chunk], Call[Any]], items: Any) -> AsyncIterator[Call[Any]]:
         return streams.each_awaited(ask, items)
@@ -287,10 +287,10 @@ class SIEAsyncClient(_Client["httpx.AsyncClient"]):
         width: int,
         progress: Callable[[Progress], object] | None,
     ) -> AsyncIterator[Any]:
-        from sie_sdk import drivers
+        from sie_sdk import drivers, unheard
 
-        together = Together(calls, width, Tally(None))
-        running = drivers.in_order_async(self._line(), together, progress, at_once=False)
+        together, told = Together(calls, width, Tally(None)), unheard.listener(progress)
+        running = drivers.in_order_async(self._line(), together, told, at_once=False)
         async with contextlib.aclosing(running) as results:
             async for result in results:
                 for each in result:

@@ -120,7 +120,8 @@ class _Errand:
         self.job = job
         self.location = request.path if job else ""
         self.heard = f"job {job}" if job else "the first reply"
-        self.advice: str | None = None
+        self.timed_out = False
+        self.way_out = self._longer
 
     def run(self) -> Call[Reply]:
         while True:
@@ -196,7 +197,7 @@ class _Errand:
             )
         accepted_now = not self.following
         self.job, self.location, self.following = job.id, location, True
-        self.heard, self.advice = f"job {job.id} ({job.message or job.state})", None
+        self.heard, self.way_out = f"job {job.id} ({job.message or job.state})", self._longer
         if "preference-applied" in reply.headers:
             # The server held the request, which was the waiting; the floor is for one that only says so.
             pause = min(pause, RETRY_AFTER_S) - (self.patience.now() - self.sent)
@@ -206,10 +207,11 @@ class _Errand:
             yield self._wait(pause)
 
     def _pause_after(self, error: SIEError, state: str) -> Call[None]:
-        self.heard, self.advice = error.message, error.hint
+        self.heard, self.way_out = error.message, self._way_out(error)
         if self._remaining() <= 0:
             raise self._too_late() from error
         if not self.patience.wait_for_capacity:
+            error.hint = self.way_out if self.timed_out else error.hint
             raise error
         # Jitter, so that the callers a restart turned away do not all come back together.
         pause = (error.retry_after or RETRY_AFTER_S) * _chance.uniform(1.0, 1.1)
@@ -232,14 +234,30 @@ class _Errand:
 
     def _too_late(self) -> DeadlineExceededError:
         deadline, bound, heard = self.patience.deadline_s, self.patience.bound, self.heard.rstrip(".")
-        longer = f"Pass a larger {bound} than {deadline:g}."
         return DeadlineExceededError(
             f"No result within the deadline of {deadline:g} s; the last news was: {heard}.{self._stays_queued()}",
             field=bound,
             limit=deadline,
-            hint=f"{self.advice} {longer}" if self.advice else longer,
+            hint=self.way_out,
             **self._about(),
         )
+
+    @property
+    def _longer(self) -> str:
+        return f"Pass a larger {self.patience.bound} than {self.patience.deadline_s:g}."
+
+    def _way_out(self, error: SIEError) -> str:
+        """What helps against an error that lasts: more time, but not where nobody is there to answer.
+
+        Nor where each request had less than its answer takes; the last one had only what was left of the deadline.
+        """
+        if isinstance(error, ConnectionFailedError) and error.limit is None and error.hint:
+            return error.hint
+        if isinstance(error, ConnectionFailedError) and error.hint is None and not self.following:
+            self.timed_out |= error.limit == self.request.timeout_s
+            if self.timed_out:
+                return f"Make the client with a larger timeout_s than {self.request.timeout_s:g}."
+        return f"{error.hint} {self._longer}" if error.hint else self._longer
 
     def _stays_queued(self) -> str:
         return f" The work stays queued as job {self.job}." if self.job else ""

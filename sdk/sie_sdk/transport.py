@@ -121,6 +121,7 @@ def no_connection(send: Send) -> ConnectionFailedError:
     """Others had all connections for as long as a request waits for one."""
     return ConnectionFailedError(
         f"No connection was free within {patience_s(send):.3g} s: other calls of this client have them all.",
+        limit=patience_s(send),
         hint="Make the client with more max_connections, or ask for less at a time.",
     )
 
@@ -164,9 +165,15 @@ def _error_of(reason: Exception, server: str, send: Send) -> SIEError:
             return UnexpectedReplyError(f"The reply of {server} cannot be read: {reason}.")
         case httpx.PoolTimeout():
             return no_connection(send)
-        case httpx.TimeoutException() | TimeoutError():
+        case httpx.ConnectTimeout():
+            return _unreachable(f"{server} did not answer in time ({type(reason).__name__}).")
+        case httpx.TimeoutException():
+            told = f"{server} did not answer in time ({type(reason).__name__})."
+            return ConnectionFailedError(told, limit=send.timeout_s)
+        case TimeoutError():
             return ConnectionFailedError(f"{server} did not answer in time ({type(reason).__name__}).")
-    return ConnectionFailedError(
-        f"Could not reach {server}: {str(reason).rstrip('.') or type(reason).__name__}.",
-        hint="Check that the server runs there (`sie up` starts one on this machine).",
-    )
+    return _unreachable(f"Could not reach {server}: {str(reason).rstrip('.') or type(reason).__name__}.")
+
+
+def _unreachable(told: str) -> ConnectionFailedError:
+    return ConnectionFailedError(told, hint="Check that the server runs there (`sie up` starts one on this machine).")

@@ -39,14 +39,21 @@ class World:
         self.script = script
         self.clock = 0.0
         self.hold_s: float | None = None
+        self.takes_s = 0.0
         self.sent: list[Send] = []
         self.waits: list[float] = []
         self.told: list[Progress] = []
         self.on_report: Callable[[], None] = lambda: None
 
-    def run(self, deadline_s: float = 300.0, wait_for_capacity: bool = True, cancel: Cancel | None = None) -> Reply:
+    def run(
+        self,
+        deadline_s: float = 300.0,
+        wait_for_capacity: bool = True,
+        cancel: Cancel | None = None,
+        timeout_s: float = POST.timeout_s,
+    ) -> Reply:
         patience = Patience(wait_for_capacity, deadline_s, cancel=cancel, now=lambda: self.clock)
-        call = settle(POST, patience, items=2)
+        call = settle(msgspec.structs.replace(POST, timeout_s=timeout_s), patience, items=2)
         try:
             effect: Effect = next(call)
             while True:
@@ -60,6 +67,7 @@ class World:
         match effect:
             case Send():
                 self.sent.append(effect)
+                self.clock += self.takes_s
                 reply = self.script.pop(0)
                 if isinstance(reply, Reply) and "preference-applied" in reply.headers:
                     asked = float(effect.headers["Prefer"].removeprefix("wait="))
@@ -258,8 +266,28 @@ def test_a_server_that_is_absent_until_the_deadline_is_what_is_advised_on() -> N
     world = World([ConnectionFailedError("Could not reach it.", hint="Check that it runs.")])
     with pytest.raises(DeadlineExceededError, match="Could not reach it") as caught:
         world.run(deadline_s=1.0)
-    assert caught.value.hint == "Check that it runs. Pass a larger deadline_s than 1."
+    assert caught.value.hint == "Check that it runs.", "more time brings nobody"
     assert caught.value.field == "deadline_s"
+
+
+@pytest.mark.parametrize(("timeout_s", "hint"), [(2.0, "Make the client with a larger timeout_s than 2."), (9.0, None)])
+def test_requests_that_were_given_less_than_an_answer_takes_are_to_be_given_more(
+    timeout_s: float, hint: str | None
+) -> None:
+    """The last one is given what is left of the deadline, and says no more of what the others were given."""
+    world = World([])
+    world.script = [ConnectionFailedError("Not in time.", limit=limit) for limit in (timeout_s, 1.5)]
+    world.takes_s = 2.0
+    with pytest.raises(DeadlineExceededError, match=r"Not in time\.") as caught:
+        world.run(deadline_s=3.5, timeout_s=2.0)
+    assert caught.value.hint == (hint or "Pass a larger deadline_s than 3.5.")
+
+
+def test_one_request_that_was_given_too_little_says_so() -> None:
+    world = World([ConnectionFailedError("Not in time.", limit=2.0)])
+    with pytest.raises(ConnectionFailedError) as caught:
+        world.run(timeout_s=2.0, wait_for_capacity=False)
+    assert caught.value.hint == "Make the client with a larger timeout_s than 2."
 
 
 def test_a_deadline_is_called_what_the_caller_called_it() -> None:
