@@ -176,7 +176,7 @@ def _check_texts(form: _Form[T], items: Sequence[Item], body: bytes, content_typ
     if None in texts:
         for index, item in enumerate(items):
             if item.text is None and not (form is _score and item.multivector is not None):
-                raise _no_content(form, index, body, content_type)
+                raise _no_text(form, index, body, content_type)
     _check_unread(form, body, content_type)
     # No text is longer than the body it came in, so most requests need no look at each text.
     if len(body) > (limit := limits.max_text_bytes):
@@ -219,16 +219,14 @@ def _name(form: _Form[T], index: int) -> str:
     return "query" if index == 0 else f"items[{index - 1}]"
 
 
-def _no_content(form: _Form[T], index: int, body: bytes, content_type: str | None) -> InvalidInputError:
+def _no_text(form: _Form[T], index: int, body: bytes, content_type: str | None) -> InvalidInputError:
     """The item has no text; what it has instead, which no request record keeps, is looked up in the body."""
     name = _name(form, index)
     holder = bulk.unread(body, body_type(content_type))
     item = holder.query if name == "query" else holder.items[index - (form is _score)]
     held = next((field for field in (*bulk.MEDIA, "multivector") if item.has(field)), None)
     if held is None:
-        return InvalidInputError(
-            f"{name} has no content.", field=name, hint=f'Give every item a "text": {form.example}.'
-        )
+        return InvalidInputError(f"{name} has no text.", field=name, hint=f'Give every item a "text": {form.example}.')
     return _unreadable(form, f"{name}.{held}")
 
 

@@ -136,8 +136,8 @@ def test_unknown_fields_are_ignored() -> None:
         ({"items": {}}, "items", "expected array"),
         ({"items": []}, "items", "empty"),
         ({"items": ["a"]}, "items[0]", "expected map"),
-        ({"items": [{"text": "a"}, {"id": "b"}]}, "items[1]", "no content"),
-        ({"items": [{"text": None}]}, "items[0]", "no content"),
+        ({"items": [{"text": "a"}, {"id": "b"}]}, "items[1]", "no text"),
+        ({"items": [{"text": None}]}, "items[0]", "no text"),
         ({"items": [{"text": "a"}] * 3 + [{"text": 4}]}, "items[3].text", "expected str"),
         ({"items": [{"text": "a", "id": 7}]}, "items[0].id", "got int"),
         ({"items": [{"text": "a"}], "params": []}, "params", "got array"),
@@ -327,7 +327,7 @@ def test_a_number_that_float32_cannot_hold_is_not_finite() -> None:
 
 
 def test_what_no_record_keeps_may_be_wrong_too() -> None:
-    with pytest.raises(InvalidInputError, match="items\\[0\\] has no content"):
+    with pytest.raises(InvalidInputError, match="items\\[0\\] has no text"):
         wire.parse_encode(b'{"items": [{"other": "\xff"}]}', wire.JSON)
 
 

@@ -26,6 +26,8 @@ Format: TypeAlias = Literal["auto", "text", "jsonl", "csv", "tsv"]
 LONGEST_FIELD = 64 * 1024 * 1024
 """Bytes of one cell of a table; a longer request than this no server takes."""
 
+ANOTHER = "Name another with --field."
+
 
 class WrongInputError(click.ClickException):
     """A line that is no input; the command itself was right, so that its usage need not be shown."""
@@ -130,22 +132,28 @@ def _lines(file: Iterable[bytes], format: Format, field: str | None) -> Iterator
 
 def _parsed(line: bytes, number: int, field: str | None) -> Item:
     try:
-        if field is None:
-            try:
-                return _item.decode(line)
-            except msgspec.ValidationError:
-                # An id that is a number, which is common, is the only fault that is forgiven.
-                found = _object.decode(line)
-                if not _is_number(found.get("id")):
-                    raise
-                return msgspec.convert(found | {"id": str(found["id"])}, Item, dec_hook=wire.read_array)
+        item = _item_of(line) if field is None else None
+        if item is not None and (item.text is not None or item.multivector is not None):
+            return item
         found = _object.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidInputError) as error:
         raise WrongInputError(f"Line {number} is not an item: {error}.") from None
-    text, own = found.get(field), found.get("id")
+    text, own = found.get(field or "text"), found.get("id")
     if not isinstance(text, str):
-        raise WrongInputError(f"Line {number} has no text in its field {field!r}; its fields: {', '.join(found)}.")
+        lacks = f"Line {number} has no text in its field {field or 'text'!r}"
+        raise WrongInputError(f"{lacks}; its fields: {', '.join(found) or 'none'}. {ANOTHER}")
     return Item(text=text, id=str(own) if isinstance(own, str) or _is_number(own) else None)
+
+
+def _item_of(line: bytes) -> Item:
+    try:
+        return _item.decode(line)
+    except msgspec.ValidationError:
+        # An id that is a number, which is common, is the only fault that is forgiven.
+        found = _object.decode(line)
+        if not _is_number(found.get("id")):
+            raise
+        return msgspec.convert(found | {"id": str(found["id"])}, Item, dec_hook=wire.read_array)
 
 
 def _is_number(value: object) -> bool:
@@ -159,7 +167,7 @@ def _rows(file: BinaryIO, field: str, delimiter: str) -> Iterator[Item]:
         columns = rows.fieldnames
         if columns is not None and field not in columns:
             raise WrongInputError(
-                f"There is no column {field!r}; the first line names: {', '.join(columns) or 'none'}."
+                f"There is no column {field!r}; the first line names: {', '.join(columns) or 'none'}. {ANOTHER}"
             )
         for row in rows:
             if row[field] is None:

@@ -59,6 +59,22 @@ def test_any_field_of_an_object_may_hold_the_text() -> None:
     assert "Line 2" in told and "other" in told
 
 
+@pytest.mark.parametrize(
+    ("data", "options", "told"),
+    [
+        (b'{"title": "a", "body": "b"}', {}, "Line 1 has no text in its field 'text'; its fields: title, body."),
+        (b'{"text": "a"}\n\n{}\n', {}, "Line 3 has no text in its field 'text'; its fields: none."),
+        (b'{"text": null, "id": 7}', {}, "Line 1 has no text in its field 'text'; its fields: text, id."),
+        (b'{"a": "b"}', {"field": "c"}, "Line 1 has no text in its field 'c'; its fields: a."),
+        (b"title,body\na,b\n", {"format": "csv"}, "There is no column 'text'; the first line names: title, body."),
+    ],
+)
+def test_what_has_no_text_where_it_is_looked_for_is_told_with_the_places_there_are(
+    data: bytes, options: dict[str, Any], told: str
+) -> None:
+    assert refused(data, **options) == f"{told} Name another with --field."
+
+
 def test_vectors_are_read_from_objects() -> None:
     (found,) = read(b'{"multivector": [[1.0, 0.5]]}\n')
     assert found.multivector is not None and found.multivector.tolist() == [[1.0, 0.5]]
