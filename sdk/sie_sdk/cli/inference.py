@@ -96,8 +96,9 @@ def encode(client: SIEClient, model: str, **asked: Unpack[EncodeCommand]) -> Non
     """Turn texts into vectors with MODEL.
 
     A TEXT of - reads standard input. There and in a file each line is one input: a JSON object such as
-    {"text": "hello", "id": "7"}, or else the text itself; empty lines are left out. Results come in the inputs' order
-    as soon as they are there, and inputs are read as they are needed: a file may be of any size.
+    {"text": "hello", "id": "7"}, or else the text itself; empty lines are left out. What begins like a JSON array is
+    one, of texts and such objects, and is held as a whole. Results come in the inputs' order as soon as they are there,
+    and lines are read as they are needed: a file of them may be of any size.
 
     \b
     Examples:

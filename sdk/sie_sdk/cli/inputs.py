@@ -17,11 +17,11 @@ import click
 import msgspec
 
 from sie_sdk import wire
-from sie_sdk.cli import bursts
+from sie_sdk.cli import bursts, json_array
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.types import Item
 
-Format: TypeAlias = Literal["auto", "text", "jsonl", "csv", "tsv"]
+Format: TypeAlias = Literal["auto", "text", "jsonl", "json", "csv", "tsv"]
 
 LONGEST_FIELD = 64 * 1024 * 1024
 """Bytes of one cell of a table; a longer request than this no server takes."""
@@ -35,7 +35,14 @@ class WrongInputError(click.ClickException):
     exit_code = 2
 
 
-_ENDINGS: dict[str, Format] = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+_ENDINGS: dict[str, Format] = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+}
 _item = msgspec.json.Decoder(Item, dec_hook=wire.read_array)
 _object = msgspec.json.Decoder(dict[str, Any])
 
@@ -58,7 +65,7 @@ OPTIONS: tuple[Callable[..., Any], ...] = (
         type=click.Choice(get_args(Format)),
         default="auto",
         show_default=True,
-        help="How inputs stand in it. auto goes by the file's ending, else a line that begins with { is JSON.",
+        help="How inputs stand in it. auto goes by the file's ending, else [ begins a JSON array, { a line of JSON.",
     ),
     click.option("--field", metavar="NAME", help="The field or column that holds the text.  [default: text]"),
     click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out the first N inputs.", metavar="N"),
@@ -85,7 +92,7 @@ def coming(options: InputOptions) -> tuple[Iterator[Item], bursts.Ready]:
     elif file is not None:
         lines = bursts.lines(file)
         ready = ready if lines is None else lines.ready
-        found = _lines(file if lines is None else lines, format, options["field"])
+        found = _found(_within(file) if lines is None else lines, format, options["field"])
     items = chain(named, found)
     first = next(items, None)
     if first is None and file is not None:
@@ -114,33 +121,74 @@ def _format(file: BinaryIO, format: Format) -> Format:
     return _ENDINGS.get(os.path.splitext(_name(file))[1].lower(), "auto") if format == "auto" else format
 
 
-def _lines(file: Iterable[bytes], format: Format, field: str | None) -> Iterator[Item]:
-    for number, line in enumerate(file, 1):
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
+def _within(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file. An array may stand on one, so that none is read any further than an array may go."""
+    while line := file.readline(json_array.MOST_BYTES + 1):
+        if len(line) > json_array.MOST_BYTES:
+            raise WrongInputError(json_array.too_large("A line").message)
+        yield line
+
+
+def _found(lines: Iterable[bytes], format: Format, field: str | None) -> Iterator[Item]:
+    """The elements of an array where one begins, else what each line says."""
+    lines, head, first = iter(lines), list[bytes](), b""
+    while not first.strip() and (line := next(lines, None)) is not None:
+        first = line if head else line.removeprefix(b"\xef\xbb\xbf")
+        head.append(first)
+    whole = chain(head, lines)
+    if first.lstrip().startswith(b"[") if format == "json" else format == "auto" and json_array.begins(first):
+        yield from _elements(whole, field)
+    else:
+        # Many a .json file has an object on each line.
+        yield from _lines(whole, "jsonl" if format == "json" else format, field)
+
+
+def _elements(lines: Iterable[bytes], field: str | None) -> Iterator[Item]:
+    try:
+        elements = json_array.read(lines)
+    except InvalidInputError as error:
+        raise WrongInputError(error.message) from None
+    for number, element in enumerate(map(bytes, elements), 1):
+        if element.startswith(b"{"):
+            yield _parsed(element, f"Element {number}", field)
+        elif element.startswith(b'"'):
+            yield _plain(element, f"Element {number}", field, msgspec.json.Decoder(str).decode)
+        else:
+            raise WrongInputError(f"Element {number} is neither a text nor an object.")
+
+
+def _lines(lines: Iterable[bytes], format: Format, field: str | None) -> Iterator[Item]:
+    for number, line in enumerate(lines, 1):
         line = line.rstrip(b"\r\n")
         if not line.strip():
             continue
         if format == "jsonl" or (format == "auto" and line.startswith(b"{")):
-            yield _parsed(line, number, field)
+            yield _parsed(line, f"Line {number}", field)
         else:
-            try:
-                yield Item(text=line.decode())
-            except UnicodeDecodeError as error:
-                raise WrongInputError(f"Line {number} is not UTF-8: {error}.") from None
+            yield _plain(line, f"Line {number}", field, bytes.decode)
 
 
-def _parsed(line: bytes, number: int, field: str | None) -> Item:
+def _plain(text: bytes, place: str, field: str | None, decode: Callable[[bytes], str]) -> Item:
+    if field is not None:
+        raise WrongInputError(f"{place} is plain text, which has no field {field!r}. Leave out --field.")
+    try:
+        return Item(text=decode(text))
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+        wrong = "UTF-8" if isinstance(error, UnicodeDecodeError) else "a text"
+        raise WrongInputError(f"{place} is not {wrong}: {error}.") from None
+
+
+def _parsed(line: bytes, place: str, field: str | None) -> Item:
     try:
         item = _item_of(line) if field is None else None
         if item is not None and (item.text is not None or item.multivector is not None):
             return item
         found = _object.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidInputError) as error:
-        raise WrongInputError(f"Line {number} is not an item: {error}.") from None
+        raise WrongInputError(f"{place} is not an item: {error}.") from None
     text, own = found.get(field or "text"), found.get("id")
     if not isinstance(text, str):
-        lacks = f"Line {number} has no text in its field {field or 'text'!r}"
+        lacks = f"{place} has no text in its field {field or 'text'!r}"
         raise WrongInputError(f"{lacks}; its fields: {', '.join(found) or 'none'}. {ANOTHER}")
     return Item(text=text, id=str(own) if isinstance(own, str) or _is_number(own) else None)
 

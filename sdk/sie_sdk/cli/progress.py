@@ -180,7 +180,10 @@ def duration(seconds: float) -> str:
 
 
 def count_lines(file: BinaryIO | None) -> int | None:
-    """The lines of a file of the disk from where it stands, which stays; None of a pipe, whose end nobody knows."""
+    """The lines of a file of the disk from where it stands, which stays.
+
+    None of a pipe, whose end nobody knows, and of what begins as a JSON array does, which has any number of lines.
+    """
     if file is None:
         return None
     try:
@@ -188,6 +191,8 @@ def count_lines(file: BinaryIO | None) -> int | None:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             return None
         place, count, last = file.tell(), 0, b"\n"
+        if os.pread(number, COUNTED_BYTES, place).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            return None
         while data := os.pread(number, COUNTED_BYTES, place):
             count, place, last = count + data.count(b"\n"), place + len(data), data[-1:]
     except OSError:  # a stream that has no file, or none that can be read twice

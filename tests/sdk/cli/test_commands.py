@@ -139,6 +139,19 @@ def test_standard_input_holds_texts_and_items_line_by_line(server: ScriptedServe
     assert sent_items(server) == [Item(text="plain text"), Item(text="a", id="7")]
 
 
+@pytest.mark.parametrize("source", [["-"], ["--file", "in.json"]])
+def test_a_json_array_is_one_input_for_each_element(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    server.script = [vectors(2)]
+    array = json.dumps(["plain text", {"text": "a", "id": "7"}], indent=2)
+    Path("in.json").write_text(array)
+    result = sie("encode", "m", *source, "--url", server.url, stdin=array)
+    assert result.exit_code == 0, result.output
+    assert sent_items(server) == [Item(text="plain text"), Item(text="a", id="7")]
+
+
 def test_a_file_is_read_like_standard_input(server: ScriptedServer, tmp_path: Path) -> None:
     server.script = [vectors()]
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_sdk.cli import inputs
+from sie_sdk.cli import inputs, json_array
 from sie_sdk.cli.inputs import InputOptions
 from sie_sdk.types import Item
 from tests.sdk.cli.running import sie
@@ -40,6 +40,90 @@ def test_the_format_can_be_told_and_else_goes_by_the_ending() -> None:
     assert read(b"{braces}\n", format="text") == [Item(text="{braces}")]
     assert read(b"{braces}\n", name="in.txt") == [Item(text="{braces}")]
     assert "Line 1" in refused(b"hello\n", name="in.jsonl")
+
+
+ARRAY = [Item(text="a"), Item(text="b", id="7"), Item(text="")]
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (b'["a", {"text": "b", "id": 7}, ""]', {}),
+        (b'\xef\xbb\xbf\n [\r\n  "a",\n  {\n    "text": "b",\n    "id": 7\n  },\n""\n]\n\n', {}),
+        (b'["a", {"text": "b", "id": 7}, ""]', {"name": "in.JSON"}),
+        (b'["a", {"text": "b", "id": 7}, ""]', {"name": "in.txt", "format": "json"}),
+        (b'{"text": "a"}\n{"text": "b", "id": 7}\n{"text": ""}', {"name": "in.json"}),
+    ],
+)
+def test_a_json_array_is_read_element_by_element(data: bytes, options: dict[str, Any]) -> None:
+    assert read(data, **options) == ARRAY
+
+
+def test_any_field_of_an_arrays_objects_may_hold_the_text() -> None:
+    assert read(b'[{"title": "a"}, {"title": "b", "id": 7}]', field="title") == ARRAY[:2]
+
+
+@pytest.mark.parametrize("line", ["[INFO] started", "[1] A footnote", "[[a link]]", "[2026-11-30 17:05] [x]"])
+def test_a_text_in_brackets_begins_no_array(line: str) -> None:
+    assert read(f"{line}\n{line}\n".encode()) == [Item(text=line)] * 2
+
+
+@pytest.mark.parametrize("format", ["text", "jsonl"])
+def test_an_array_on_a_line_is_a_line_where_the_format_says_so(format: str) -> None:
+    if format == "text":
+        assert read(b'["a", "b"]\n', format=format) == [Item(text='["a", "b"]')]
+    else:
+        assert "Line 1 is not an item" in refused(b'["a", "b"]\n', format=format)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b'["a", "b"', "What begins like a JSON array is none: Input data was truncated. With --format text"),
+        (b'["a", he said]\n', "What begins like a JSON array is none: "),
+        (b'["a"]\n["b"]\n', "trailing characters"),
+        (b"[1, 2]", "Element 1 is neither a text nor an object."),
+        (b'["a", ["b"]]', "Element 2 is neither a text nor an object."),
+        (b'["a", "\xff"]', "Element 2 is not "),
+        (b'["a", {"text": 3}]', "Element 2 is not an item: "),
+        (b'["a", {"title": "b"}]', "Element 2 has no text in its field 'text'; its fields: title. Name another"),
+        (b"[]", "There is no text"),
+        (b"[" * 100_000, "What begins like a JSON array is none"),
+    ],
+)
+def test_an_array_that_cannot_be_read_is_told_by_its_element(data: bytes, told: str) -> None:
+    assert told in refused(data, format="json" if data.startswith(b"[[") else "auto")
+
+
+def test_an_array_larger_than_is_held_is_refused_on_one_line_or_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_array, "MOST_BYTES", 1 << 20)
+    for between in (b",", b",\n"):
+        assert "has over 1 MiB" in refused(b"[" + between.join([b'"text"'] * 200_000) + b"]")
+    assert len(read(b'"text"\n' * 200_000)) == 200_000
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "place"),
+    [
+        (b"hello\n", {}, "Line 1"),
+        (b'{"title": "a"}\n\nhello\n', {}, "Line 3"),
+        (b"hello\n", {"name": "in.txt"}, "Line 1"),
+        (b'{"title": "a"}\n', {"format": "text"}, "Line 1"),
+        (b'[{"title": "a"}, "b"]', {}, "Element 2"),
+    ],
+)
+def test_a_field_of_plain_text_is_refused(data: bytes, options: dict[str, Any], place: str) -> None:
+    told = f"{place} is plain text, which has no field 'title'. Leave out --field."
+    assert refused(data, field="title", **options) == told
+
+
+def test_a_file_is_not_looked_at_before_the_arguments_are_asked_for() -> None:
+    class Untouched(io.BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            raise AssertionError("read")
+
+    options = InputOptions(texts=("a",), file=Untouched(b"b"), format="auto", field=None, skip=0)
+    assert next(inputs.read(options)) == Item(text="a")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text() -> None:
@@ -137,7 +221,7 @@ PIECES = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("format", ["auto", "text", "jsonl", "csv", "tsv"])
+@pytest.mark.parametrize("format", ["auto", "text", "jsonl", "json", "csv", "tsv"])
 @given(st.lists(PIECES, max_size=20), st.sampled_from([None, "text"]))
 def test_any_bytes_are_inputs_or_are_refused(format: str, pieces: list[bytes], field: str | None) -> None:
     try:

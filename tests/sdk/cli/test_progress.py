@@ -81,6 +81,12 @@ def test_lines_of_a_file_are_counted_without_moving_in_it(tmp_path: Path, data: 
         assert file.read() == data
 
 
+def test_an_array_has_any_number_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b'\n ["a",\n "b", "c"]\n')
+    with (tmp_path / "in").open("rb") as file:
+        assert progress.count_lines(file) is None
+
+
 def test_lines_of_a_pipe_are_not_known() -> None:
     reader, writer = os.pipe()
     os.close(writer)
