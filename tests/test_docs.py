@@ -86,3 +86,14 @@ def test_the_reading_list_of_one_encode_is_at_most_eight_files_and_1800_lines() 
     files = re.findall(r"\]\(([^)]+\.py)\)", section)
     assert 0 < len(files) <= 8
     assert sum(len(text(name).splitlines()) for name in files) <= 1800
+
+
+PARAMETER = re.compile(r"^ +labels: what .*|labels: list\[str\] \| None = Field\((?:\n.*){2}", re.M)
+
+
+def test_labels_are_said_to_choose_among_those_a_model_has_wherever_they_are_a_parameter() -> None:
+    """docs/extract.md: a token or sequence classifier takes them too."""
+    rows = re.findall(r"^\| `labels` \|.*", text("docs/integrations.md"), re.M)
+    told = [*rows, *(line for path in (ROOT / "sdk").rglob("*.py") for line in PARAMETER.findall(path.read_text()))]
+    assert len(told) == 5
+    assert all("own" in line and "keep" in line for line in told), told

@@ -221,7 +221,7 @@ class Methods(Carrier[Http]):
         Args:
             model: an extraction or classification model of ``list_models()``.
             items: one text or :class:`Item`, or a list of them.
-            labels: what to look for; only zero-shot models take them, others have their own.
+            labels: what a zero-shot model is to look for; of a model with labels of its own, which of them to keep.
             output_schema: a schema to fill, for models that do.
             instruction: for models that were trained with one.
 

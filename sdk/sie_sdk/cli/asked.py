@@ -83,7 +83,13 @@ _ENCODE = (
     *_EVERY,
 )
 _EXTRACT = (
-    click.option("--label", "-l", "labels", multiple=True, help="What to look for, if it can be told; repeatable."),
+    click.option(
+        "--label",
+        "-l",
+        "labels",
+        multiple=True,
+        help="What to look for, or which of its own labels to keep; repeatable.",
+    ),
     click.option("--threshold", type=float, help="Leave out what is less certain; 0 to 1."),
     *_EVERY,
 )

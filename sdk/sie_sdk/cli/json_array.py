@@ -14,7 +14,7 @@ import msgspec
 from sie_sdk.errors import InvalidInputError
 
 MOST_BYTES = 256 * 1024 * 1024
-"""Of a whole array; what its elements take beside it is about as much again where they are short."""
+"""Of a whole array. Measured: one of 231 MiB on one line, 4.5 million texts of 50 characters, takes 680 MiB."""
 
 _BEGINS = re.compile(rb'\s*\[\s*(["{\]]|$)')
 _elements = msgspec.json.Decoder(list[msgspec.Raw])

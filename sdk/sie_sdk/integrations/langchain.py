@@ -183,7 +183,10 @@ class SIEExtractor(BaseTool, Connected):
     )
     args_schema: type[BaseModel] = ExtractInput
     model: str = Field(description="An extraction model of the server.")
-    labels: list[str] | None = Field(default=None, description="What to look for; only zero-shot models take them.")
+    labels: list[str] | None = Field(
+        default=None,
+        description="What a zero-shot model is to look for; of a model with labels of its own, which of them to keep.",
+    )
     instruction: str | None = Field(default=None, description="For models that were trained with one.")
 
     def _run(self, text: str, run_manager: CallbackManagerForToolRun | None = None) -> dict[str, Any]:

@@ -218,7 +218,7 @@ def create_sie_extractor_tool(
 
     Args:
         model: an extraction model of the server.
-        labels: what to look for; only zero-shot models take them.
+        labels: what a zero-shot model is to look for; of a model with labels of its own, which of them to keep.
         name: what the language model calls it.
         description: what the language model is told of it.
 

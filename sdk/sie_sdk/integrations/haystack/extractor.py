@@ -40,7 +40,7 @@ class SIEExtractor(ServedComponent):
         """Make the component; nothing is sent yet.
 
         Args:
-            labels: what to look for; only zero-shot models take them.
+            labels: what a zero-shot model is to look for; of a model with labels of its own, which of them to keep.
             instruction: for models that were trained with one.
 
         The other parameters are those of :class:`ServedComponent`.
