@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
-from sie_sdk import results
+from sie_sdk import arrays, results
 
 Array: TypeAlias = npt.NDArray[Any]
 Writer: TypeAlias = Callable[[Array], bytes]
@@ -34,7 +33,7 @@ def in_base64(vector: Array) -> bytes:
 
 def in_numbers(vector: Array) -> bytes:
     """A JSON list of numbers."""
-    return orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)
+    return arrays.to_json(vector)
 
 
 def in_signed_numbers(bits: Array) -> bytes:
