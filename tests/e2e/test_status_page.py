@@ -1,8 +1,9 @@
-"""What a person sees at ``/`` in a browser, from zero to a loaded model and through a restart of the ingress."""
+"""What a person sees at ``/`` in a browser: from zero to a loaded model, through a restart, and of what is planned."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import httpx
 import pytest
 
 from tests import browser
+from tests.e2e.conftest import serving
 from tests.platform import MODEL, Platform, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.weights]
+pytestmark = pytest.mark.e2e
 
 ANSWERED = "[...document.querySelectorAll('#workers tr')].map(row => row.cells[3].innerText)"
 
@@ -25,6 +27,7 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
     platform.down()
 
 
+@pytest.mark.weights
 def test_the_status_page_follows_the_cluster_from_zero_through_a_restart(platform: Platform, tmp_path: Path) -> None:
     with browser.opened(f"{platform.url}/", tmp_path / "profile") as page:
         page.await_text("Scaled to zero. The next request is queued, answered 202, and starts a bundle.")
@@ -41,6 +44,21 @@ def test_the_status_page_follows_the_cluster_from_zero_through_a_restart(platfor
         wait_until(lambda: page.evaluate(ANSWERED) == ["2"])
         platform.down()
         page.await_text("The ingress does not answer; trying again every second.")
+        assert page.failures == []
+
+
+def test_what_is_planned_comes_last_in_grey_and_says_what_it_waits_for(model_folder: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(model_folder, models)
+    planned = (models / "tiny.yaml").read_text().replace("test/tiny", "first/of-all")
+    (models / "planned.yaml").write_text(f"{planned}status: planned\nblocked_by: its image tower\n")
+    with serving("--models", str(models)) as url, browser.opened(f"{url}/", tmp_path / "profile") as page:
+        page.await_text("planned: its image tower")
+        names = [text.split()[0] for text in rows(page, "#models tr")]
+        assert names == ["test/absent", "test/tiny", "first/of-all"]
+        assert page.evaluate("document.querySelector('#models tr.planned td').childNodes[1].data") == "first/of-all"
+        ink = "(row => getComputedStyle(document.querySelector(row + ' td')).color)"
+        assert page.evaluate(f"{ink}('#models tr.planned')") != page.evaluate(f"{ink}('#models tr.available')")
         assert page.failures == []
 
 
