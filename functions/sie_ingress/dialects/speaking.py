@@ -16,6 +16,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from sie_broker import clock, http_refusals
 from sie_broker.records import Lane
@@ -78,6 +79,7 @@ class Dialects:
             Route("/info", self._info, methods=["GET"]),
             Route("/tei/{model:path}/info", self._info, methods=["GET"]),
             Route("/tei/{model:path}/health", self._health, methods=["GET"]),
+            *(Route(path, Absent(self._tei, name)) for name in tei_server.ABSENT for path in _absent_paths(name)),
             *(Route(each.path, partial(self._serve, each), methods=["POST"]) for each in self._spoken),
         ]
 
@@ -179,6 +181,24 @@ class Dialects:
     def _described(self, request: Request) -> ModelSpec:
         name = request.headers.get(MODEL_HEADER) or _in_path(request)
         return self._registry.resolve(name) if name else self._default(lambda spec: True)
+
+
+class Absent:
+    """One of a dialect's routes that is not served, whatever the method."""
+
+    def __init__(self, spoken: Spoken, name: str) -> None:
+        self._spoken = spoken
+        self._name = name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await refuse(self._spoken, tei_server.absent(self._name))(scope, receive, send)
+
+
+def _absent_paths(name: str) -> Iterator[str]:
+    """Where TEI's clients look for a route: below a model's name and, but for our own ``/metrics``, at the root."""
+    yield f"/tei/{{model:path}}/{name}"
+    if name != "metrics":
+        yield f"/{name}"
 
 
 def _in_path(request: Request) -> str:

@@ -1,6 +1,7 @@
 """What a server of text-embeddings-inference tells of itself, and how it says what is wrong. Pure.
 
-Owns ``GET /info``, the form of errors and their statuses, as version 1.9 has them. Requests and answers are ``tei``'s.
+Owns ``GET /info``, the form of errors and their statuses, as version 1.9 has them, and which of its routes are not
+served here. Requests and answers are ``tei``'s.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sie_sdk.errors import (
     InferenceError,
     InvalidInputError,
     ModelLoadFailedError,
+    NotFoundError,
     PayloadTooLargeError,
     QueueFullError,
     RateLimitedError,
@@ -26,6 +28,8 @@ from sie_sdk.errors import (
 from sie_sdk.version import __version__
 
 LABEL: Final = "LABEL_0"
+ABSENT: Final = ("tokenize", "decode", "embed_all", "metrics")
+"""Its routes that are not served. Without a word of their own each would be taken for the end of a model's name."""
 _to_json = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -53,6 +57,15 @@ def info(spec: ModelSpec, limits: wire.Limits) -> bytes:
             "auto_truncate": True,
             "version": __version__,
         }
+    )
+
+
+def absent(name: str) -> NotFoundError:
+    """The error for one of the routes in `ABSENT`."""
+    instead = " GET /metrics has those of the whole server." if name == "metrics" else ""
+    return NotFoundError(
+        f"The route /{name} of text-embeddings-inference is not served here.",
+        hint=f"Those that are stand in docs/dialects.md.{instead}",
     )
 
 

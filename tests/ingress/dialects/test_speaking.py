@@ -203,6 +203,27 @@ async def test_a_model_tells_of_itself_below_its_name(here: Desk) -> None:
     assert (info.json()["model_id"], health.status_code, nothing.status_code) == (MODEL, 200, 404)
 
 
+@pytest.mark.parametrize("prefix", ["", "/tei/no/such", f"/tei/{MODEL}"])
+@pytest.mark.parametrize("name", ["tokenize", "decode", "embed_all"])
+async def test_a_route_of_tei_that_is_not_served_says_so_and_is_not_taken_for_a_model(
+    here: Desk, prefix: str, name: str
+) -> None:
+    answer = await here.post(f"{prefix}/{name}", {"inputs": "a"})
+    said = answer.json()
+    assert (answer.status_code, answer.headers["x-sie-error-code"]) == (404, "NOT_FOUND")
+    assert f"/{name} of text-embeddings-inference is not served" in said["error"]
+    assert (said["error_type"], said["code"]) == ("Validation", "NOT_FOUND")
+    assert "docs/dialects.md" in said["hint"]
+
+
+async def test_a_model_has_no_metrics_of_its_own_and_who_asks_is_told_where_they_are(here: Desk) -> None:
+    for method in ("GET", "POST"):
+        answer = await here.client.request(method, f"/tei/{MODEL}/metrics")
+        assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+        assert "GET /metrics" in answer.json()["hint"]
+    assert "sie_ingress_requests" in (await here.client.get("/metrics")).text
+
+
 # -- nothing breaks it -------------------------------------------------------------------------------------------------
 
 JSON = st.recursive(
