@@ -17,9 +17,10 @@ from sie_broker.events.allow_list import AllowList
 from sie_config.api.auth import Access
 from sie_config.epochs.state import State
 from sie_config.registry import Registry
-from sie_ingress import answer
+from sie_ingress import answer, authorization
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.authorization import Authorized
 from sie_ingress.cluster_metrics import ClusterGauges
 from sie_ingress.compression import Compressed
 from sie_ingress.config_status import Applied
@@ -68,7 +69,7 @@ def app(
     ``state``: the catalogue as it was written; None: nobody writes it. ``ingresses``: how far each is with it.
 
     Raises:
-        ConfigurationError: ``reply_sinks``, ``reply_subjects`` or ``default_models`` is wrong.
+        ConfigurationError: ``reply_sinks``, ``reply_subjects``, ``default_models`` or ``auth_tokens`` is wrong.
     """
     metrics = Metrics(broker.dead.count)
     access = Access(settings.admin_token, settings.config_read_token)
@@ -128,10 +129,13 @@ def _middleware(
     """What every request goes through, the outermost first."""
     # Enough for the largest request, packed, and its answer.
     room = 2 * settings.max_body_bytes + settings.max_reply_bytes
+    # Not there at all where everybody may ask: it would cost each request some microseconds.
+    door = [Middleware(Authorized, settings, dialects.refused)] if authorization.asks(settings) else []
     return [
         Middleware(EventsAtRoot),
         Middleware(Counted, metrics),
         Middleware(Identified),
+        *door,
         Middleware(Begun, readiness),
         Middleware(Bounded, Memory(room)),
         Middleware(Compressed),

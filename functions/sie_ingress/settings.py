@@ -34,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Beginnings of URLs, separated by commas: where results may be sent (``replyto`` of an event)."""
     reply_subjects: str = "_INBOX."
     """Beginnings of NATS subjects, likewise."""
+    auth_tokens: str = ""
+    """Bearer tokens, separated by commas, of those who may ask for anything; empty: everybody may."""
     config_url: str = ""
     """Where the config service is: told to who would change the catalogue here, and asked for when a pool needs it."""
     config_read_token: str = ""

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 
+from sie_local import listening
 from sie_local.asked import PORT, models
 from sie_local.state import StateFolder, default_folder
 from sie_local.status import look, show
@@ -65,6 +66,8 @@ def up(state: Path | None, detach: bool, **asked: Any) -> None:
       sie up --models BAAI/bge-m3,cross-encoder/ms-marco-MiniLM-L-6-v2
     """
     folder = StateFolder(state or default_folder())
+    if told := listening.warning(asked["host"], os.environ.get("SIE_AUTH_TOKENS", "")):
+        click.echo(told, err=True)
     if detach:
         click.echo(_detached(folder, asked))
         return

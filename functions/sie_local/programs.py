@@ -112,14 +112,14 @@ class Programs:
 
     def config(self) -> Program:
         """The config service."""
-        token = os.environ.get("SIE_ADMIN_TOKEN") or self._folder.admin_token()
-        env = self._env(self._config_port) | {"SIE_REPLICA": "local", "SIE_ADMIN_TOKEN": token}
+        env = self._env(self._config_port) | {"SIE_REPLICA": "local", "SIE_ADMIN_TOKEN": self._admin_token()}
         env |= {"SIE_MODELS": self._options.models} if self._options.models else {}
         return Program("config", self._commands["config"], env, serves(self._config_port))
 
     def ingress(self) -> Program:
         """The ingress, on the port that users call. Its grace lets requests in flight be answered."""
         env = self._env(self._port) | {"SIE_HOST": self._options.host, "SIE_CONFIG_URL": self.config_url}
+        env |= {"SIE_ADMIN_TOKEN": self._admin_token()}  # `sie config` asks there first, where the config service is
         ready = serves(self._port, host=self._reached)
         return Program("ingress", self._commands["ingress"], env, ready, grace_s=15.0)
 
@@ -143,6 +143,9 @@ class Programs:
         if folder is not None and not os.environ.get("SIE_WEIGHTS_DIR"):
             env["SIE_WEIGHTS_DIR"] = str(folder.resolve())
         return Program(name, self._commands["bundle"], env, serves(port), self.bundle_grace_s)
+
+    def _admin_token(self) -> str:
+        return os.environ.get("SIE_ADMIN_TOKEN") or self._folder.admin_token()
 
     def _env(self, port: int) -> dict[str, str]:
         return {"SIE_NATS_URL": self.nats_url, "SIE_HOST": LOOPBACK, "PORT": str(port)}

@@ -32,7 +32,7 @@ from sie_ingress.lanes import Lanes
 from sie_ingress.pools import Pools
 from sie_ingress.readiness import Readiness
 from sie_ingress.settings import Settings as IngressSettings
-from sie_local import asked
+from sie_local import asked, listening
 from sie_local.programs import machine_settings
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
@@ -99,6 +99,8 @@ async def main(host: str, port: int, models: str) -> None:
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
         readiness.begin()
         log.info("serving %d models on http://%s:%d", len(registry.specs()), host, bound)
+        if told := listening.warning(host, ingress.auth_tokens):
+            log.warning("%s", told)
         await stop.wait()
         readiness.close()
         served.state.configs.changes.leave()

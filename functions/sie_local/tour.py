@@ -6,6 +6,7 @@ Owns the story it tells on the terminal. Everything in it is real: the processes
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -53,11 +54,13 @@ def tour(port: int, state: Path | None, once: bool, deadline: float) -> None:
       sie tour
       sie tour --once --port 9000
     """
-    folder = StateFolder(state or default_folder())
-    with _up(port, folder) as up, httpx.Client(trust_env=False) as direct:  # it is on this machine: by no proxy
+    folder, key = StateFolder(state or default_folder()), _key()
+    told = {"Authorization": f"Bearer {key}"} if key else {}
+    # It is on this machine: by no proxy.
+    with _up(port, folder) as up, httpx.Client(trust_env=False, headers=told) as direct:
         url = _ready_url(up, folder)
         _say("1", "Nothing runs: the always-on part is up, no bundle is.")
-        with SIEClient(url, timeout_s=30, http_client=direct) as client:
+        with SIEClient(url, api_key=key, timeout_s=30, http_client=direct) as client:
             _from_zero(client, deadline)
             _show_startup(direct, url)
             _warm(client)
@@ -68,6 +71,12 @@ def tour(port: int, state: Path | None, once: bool, deadline: float) -> None:
             up.wait()
     if up.returncode != 0:
         raise StartFailedError(f"sie up ended with status {up.returncode}; its own lines above say why.")
+
+
+def _key() -> str | None:
+    """What this tour's own ingress lets in, where it asks for a token; else the SDK's choice."""
+    tokens = [token.strip() for token in os.environ.get("SIE_AUTH_TOKENS", "").split(",")]
+    return next(filter(None, tokens), None)
 
 
 @contextlib.contextmanager

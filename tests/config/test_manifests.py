@@ -346,6 +346,13 @@ def test_secrets_are_new_each_time_and_no_password_reads_as_a_number() -> None:
     assert first != second
 
 
+def test_a_token_that_everybody_has_to_send_is_made_where_it_is_asked_for() -> None:
+    for options, keys in (((), {"admin", "read"}), (("--inference",), {"admin", "read", "inference"})):
+        printed = yaml.safe_load_all(CliRunner().invoke(command, ["secrets", *options]).output)
+        (tokens,) = [each["stringData"] for each in printed if each["metadata"]["name"] == "sie-tokens"]
+        assert tokens.keys() == keys and len(set(tokens.values())) == len(keys)
+
+
 def names(kind: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Each value as the page names it, with its default."""
     for field in msgspec.structs.fields(kind):

@@ -1,4 +1,4 @@
-"""What a person sees at ``/`` in a browser: from zero to a loaded model, through a restart, and of what is planned."""
+"""What a person sees at ``/`` in a browser: from zero to a loaded model, through a restart, and with a token."""
 
 from __future__ import annotations
 
@@ -60,6 +60,50 @@ def test_what_is_planned_comes_last_in_grey_and_says_what_it_waits_for(model_fol
         ink = "(row => getComputedStyle(document.querySelector(row + ' td')).color)"
         assert page.evaluate(f"{ink}('#models tr.planned')") != page.evaluate(f"{ink}('#models tr.available')")
         assert page.failures == []
+
+
+def test_a_server_that_asks_for_a_token_is_looked_at_once_the_page_has_one(model_folder: Path, tmp_path: Path) -> None:
+    with (
+        serving("--models", str(model_folder), SIE_AUTH_TOKENS="one,two") as url,
+        browser.opened(f"{url}/", tmp_path / "profile") as page,
+    ):
+        page.await_text("This server asks for a token.")
+        enter(page, "three")
+        page.await_text("This token is not let in.")
+        enter(page, "two")
+        page.await_text("1 bundle up, 0 models loaded")
+        page.await_text("test/tiny")
+        assert page.evaluate("document.getElementById('ask').hidden")
+        page.evaluate("location.reload()")
+        page.await_text("1 bundle up, 0 models loaded")
+        assert page.evaluate("document.getElementById('ask').hidden"), "the tab keeps it"
+        assert page.failures == []
+
+
+def test_the_api_s_page_tries_a_request_with_the_token_that_the_status_page_was_given(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    with (
+        serving("--models", str(model_folder), SIE_AUTH_TOKENS="one") as url,
+        browser.opened(f"{url}/", tmp_path / "profile") as page,
+    ):
+        page.await_text("This server asks for a token.")
+        enter(page, "one")
+        page.await_text("test/tiny")
+        page.evaluate("document.querySelector('a[href=docs]').click()")
+        page.await_text("The catalogue")
+        shown = "document.querySelector('#models pre').innerText"
+        wait_until(lambda: "Bearer $SIE_API_KEY" in str(page.evaluate(f"document.getElementById('models') && {shown}")))
+        assert "Authorization" not in page.evaluate("document.querySelector('#ready pre').innerText")
+        page.evaluate("document.querySelector('#models .send').click()")
+        wait_until(lambda: "200" in page.evaluate("document.querySelector('#models .answer').innerText"))
+        assert page.failures == []
+
+
+def enter(page: browser.Page, token: str) -> None:
+    """Type a token and look."""
+    page.evaluate(f"document.getElementById('token').value = {token!r}")
+    page.evaluate("document.querySelector('#ask button').click()")
 
 
 def answers(platform: Platform) -> bool:

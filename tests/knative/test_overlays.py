@@ -214,7 +214,9 @@ def test_there_is_no_secret_and_every_one_that_is_named_can_be_made(overlay: Pat
     }
     users = {"ingress", "config", "demand", "bundle", "producer", "operator"}
     users |= {"route"} if values.load(overlay).nats.servers > 1 else set()
-    assert keys == {("sie-nats-users", user) for user in users} | {("sie-tokens", "admin"), ("sie-tokens", "read")}
+    assert keys == {("sie-nats-users", user) for user in users} | {
+        ("sie-tokens", token) for token in ("admin", "read", "inference")
+    }
 
 
 def test_workers_and_nobody_else_are_told_how_to_reach_the_hub_by_a_secret_that_may_be_missing(overlay: Path) -> None:
@@ -246,7 +248,7 @@ def test_every_setting_that_a_pod_is_given_is_one_of_its_process(overlay: Path) 
             )  # a name that kustomize did not follow is not there
         sie = {variable: value for variable, value in given.items() if variable.startswith("SIE_")}
         assert sie and sie.keys() <= known, name
-        from_secrets = {"SIE_ADMIN_TOKEN", "SIE_CONFIG_READ_TOKEN"}
+        from_secrets = {"SIE_ADMIN_TOKEN", "SIE_CONFIG_READ_TOKEN", "SIE_AUTH_TOKENS"}
         told = {variable: str(value) for variable, value in sie.items() if variable not in from_secrets}
         settings.read(kind, told)
 

@@ -145,6 +145,16 @@ def test_the_ingress_is_reached_at_the_asked_address(tmp_path: Path) -> None:
     assert made.config().env["SIE_HOST"] == "127.0.0.1"
 
 
+def test_the_ingress_knows_the_token_by_which_the_command_line_changes_the_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SIE_ADMIN_TOKEN", raising=False)
+    made = programs(tmp_path)
+    assert made.ingress().env["SIE_ADMIN_TOKEN"] == made.config().env["SIE_ADMIN_TOKEN"] != ""
+    monkeypatch.setenv("SIE_ADMIN_TOKEN", "mine")
+    assert made.ingress().env["SIE_ADMIN_TOKEN"] == made.config().env["SIE_ADMIN_TOKEN"] == "mine"
+
+
 def test_the_demand_holder_is_pointed_at_the_local_scaler(tmp_path: Path) -> None:
     env = programs(tmp_path, quiet_s=5, max_scale=2).demand(9).env
     assert env["SIE_DEMAND_URL"] == "http://127.0.0.1:9/{bundle}/{profile}/{pool}"

@@ -1,6 +1,7 @@
 """Who may read the catalogue and who may change it: bearer tokens, compared in constant time.
 
-Owns the two rights and their refusals. Which route needs which is said where the route is.
+Owns the two rights and their refusals, and how a token is read and compared, which the ingress does likewise. Which
+route needs which right is said where the route is.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Access:
     """
 
     def __init__(self, admin: str = "", read: str = "") -> None:
-        self._admin = _tokens(admin)
-        self._read = _tokens(read)
+        self._admin = tokens_of(admin)
+        self._read = tokens_of(read)
 
     def may_read(self, authorization: str | None) -> None:
         """Let a reader pass.
@@ -37,9 +38,9 @@ class Access:
             UnauthorizedError: a token is asked for, and this is none of those.
         """
         if self._read:
-            given = _bearer(authorization)
-            if not (_among(given, self._read) | _among(given, self._admin)):
-                raise _unauthorized(given, "read the catalogue", "SIE_CONFIG_READ_TOKEN")
+            given = bearer_of(authorization)
+            if not (is_among(given, self._read) | is_among(given, self._admin)):
+                raise unauthorized(given, "read the catalogue", "SIE_CONFIG_READ_TOKEN", CHALLENGE)
 
     def may_write(self, authorization: str | None) -> None:
         """Let a writer pass.
@@ -54,14 +55,14 @@ class Access:
                 field="Authorization",
                 hint="Start it with SIE_ADMIN_TOKEN set, and send that as a bearer token.",
             )
-        given = _bearer(authorization)
-        writes, reads = _among(given, self._admin), _among(given, self._read)
+        given = bearer_of(authorization)
+        writes, reads = is_among(given, self._admin), is_among(given, self._read)
         if not writes and reads:
             raise ForbiddenError(
                 "This token is for reading.", field="Authorization", hint="Writes take the SIE_ADMIN_TOKEN."
             )
         if not writes:
-            raise _unauthorized(given, "change the catalogue", "SIE_ADMIN_TOKEN")
+            raise unauthorized(given, "change the catalogue", "SIE_ADMIN_TOKEN", CHALLENGE)
 
     def reading(self, endpoint: Endpoint) -> Endpoint:
         """``endpoint`` for those who may read."""
@@ -82,25 +83,29 @@ class Access:
         return guarded
 
 
-def _tokens(setting: str) -> tuple[bytes, ...]:
-    return tuple(token.encode() for each in setting.split(",") if (token := each.strip()))
+def tokens_of(setting: str) -> tuple[bytes, ...]:
+    """The tokens in a setting, with commas between; none in an empty one."""
+    # What an environment holds that is no UTF-8 is bytes all the same.
+    return tuple(token.encode(errors="surrogateescape") for each in setting.split(",") if (token := each.strip()))
 
 
-def _bearer(authorization: str | None) -> bytes:
+def bearer_of(authorization: str | None) -> bytes:
     """The token of the header; empty where there is none, which is no token."""
-    scheme, _, token = (authorization or "").strip().partition(" ")
-    return token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
+    # Blanks alone: what else Python strips may be a byte of UTF-8 here, where each byte is a letter.
+    scheme, _, token = (authorization or "").strip(" \t").partition(" ")
+    return token.strip(" \t").encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
 
 
-def _among(given: bytes, tokens: tuple[bytes, ...]) -> bool:
+def is_among(given: bytes, tokens: tuple[bytes, ...]) -> bool:
     """Whether it is one of them; takes as long whichever it is."""
     return sum(hmac.compare_digest(given, token) for token in tokens) > 0
 
 
-def _unauthorized(given: bytes, deed: str, setting: str) -> UnauthorizedError:
+def unauthorized(given: bytes, deed: str, token: str, challenge: str) -> UnauthorizedError:
+    """The refusal of who ``given`` is no token of, or who sent none. ``token``: what would have let it ``deed``."""
     return UnauthorizedError(
         f"This token may not {deed}." if given else f"A token is needed to {deed}.",
         field="Authorization",
-        hint=f"Send Authorization: Bearer <{setting}>.",
-        challenge=f'{CHALLENGE}, error="invalid_token"' if given else CHALLENGE,
+        hint=f"Send Authorization: Bearer <{token}>.",
+        challenge=f'{challenge}, error="invalid_token"' if given else challenge,
     )

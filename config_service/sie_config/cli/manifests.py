@@ -62,7 +62,8 @@ def render(overlays: tuple[Path, ...], check: bool) -> None:
 
 @manifests.command()
 @click.option("--namespace", "-n", default="sie", show_default=True, help="Where they belong.")
-def secrets(namespace: str) -> None:
+@click.option("--inference", is_flag=True, help="Also a token without which the ingress answers nobody.")
+def secrets(namespace: str, inference: bool) -> None:
     """Print new Secrets: a password for each NATS user, and the tokens of who may write and read the catalogue.
 
     Run it once. Who runs it again changes all passwords, and NATS and every pod have to start anew.
@@ -70,10 +71,11 @@ def secrets(namespace: str) -> None:
     \b
     Examples:
       sie manifests secrets | kubectl create -f -
+      sie manifests secrets --inference | kubectl create -f -
     """
     # With a letter first: a server that reads a password from its environment takes digits for a number.
     users = {name: f"p{randomness.token_hex(24)}" for name in (*permissions.users(), component.ROUTE)}
-    tokens = {"admin": randomness.token_hex(24), "read": randomness.token_hex(24)}
+    tokens = {name: randomness.token_hex(24) for name in ("admin", "read", *(("inference",) if inference else ()))}
     click.echo(
         yaml.safe_dump_all(
             {

@@ -15,7 +15,7 @@ from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from sie_broker import clock, http_refusals
@@ -72,16 +72,28 @@ class Dialects:
         self._spoken = [*openai.spoken(tokenizer), *cohere.spoken(), *cohere_embed.spoken(), *tei.spoken()]
         self._tei = self._spoken[-1]
         self._defaults = named_models(settings.default_models)
+        self._routes = [
+            (Route("/info", self._info, methods=["GET"]), self._tei),
+            (Route("/tei/{model:path}/info", self._info, methods=["GET"]), self._tei),
+            (Route("/tei/{model:path}/health", self._health, methods=["GET"]), self._tei),
+            *(
+                (Route(path, Absent(self._tei, name)), self._tei)
+                for name in tei_server.ABSENT
+                for path in _absent_paths(name)
+            ),
+            *((Route(each.path, partial(self._serve, each), methods=["POST"]), each) for each in self._spoken),
+        ]
 
     def routes(self) -> list[Route]:
         """In the order in which they are to be tried."""
-        return [
-            Route("/info", self._info, methods=["GET"]),
-            Route("/tei/{model:path}/info", self._info, methods=["GET"]),
-            Route("/tei/{model:path}/health", self._health, methods=["GET"]),
-            *(Route(path, Absent(self._tei, name)) for name in tei_server.ABSENT for path in _absent_paths(name)),
-            *(Route(each.path, partial(self._serve, each), methods=["POST"]) for each in self._spoken),
-        ]
+        return [route for route, _ in self._routes]
+
+    def refused(self, scope: Scope, error: SIEError) -> Response:
+        """An error as it is said where a request would go that is not let in: in a dialect, if one is spoken there."""
+        for route, spoken in self._routes:
+            if route.matches(scope)[0] is not Match.NONE:
+                return refuse(spoken, error)
+        return answer.refuse_in(scope, error)
 
     def by_path(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
         """What answers a POST to each path that is always the same."""
@@ -239,5 +251,7 @@ def refuse(spoken: Spoken, error: SIEError) -> Response:
     headers = {"X-SIE-Error-Code": error.code, "x-should-retry": "true" if again else "false"}
     if error.retry_after is not None:
         headers["Retry-After"] = http_refusals.seconds(min(error.retry_after, LONGEST_RETRY_S))
+    if challenge := error.details.get("challenge"):
+        headers["WWW-Authenticate"] = challenge
     status, body = spoken.refuse(error)
     return Response(body, status, headers, wire.JSON)

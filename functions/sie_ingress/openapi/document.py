@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sie_config.model.model_spec import ModelSpec
-from sie_ingress.openapi import bodies, schemas
+from sie_ingress.openapi import bodies, schemas, security
 from sie_ingress.openapi.headers import CODE, EVERYWHERE, IDENTITY, RETRY
 from sie_ingress.openapi.operation import MODEL, Body, Described, Example, Header, Operation, Parameter, Reply, Said
 from sie_ingress.openapi.sharing import share
@@ -50,13 +50,14 @@ class Routes(NamedTuple):
 def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> dict[str, Any]:
     """The document of the served routes that are described; ``models`` give the examples their names."""
     known = set(routes.served)
-    operations = {key: _here(each, routes.refused) for key, each in routes.described.items() if key in known}
+    here = {key: _here(each, routes.refused) for key, each in routes.described.items() if key in known}
+    operations = {key: security.guarded(each, settings) for key, each in here.items()}
     kinds = [kind for operation in operations.values() for kind in _kinds(operation)]
     schema_of, components = schemas.of(kinds, settings)
     writer = _Writer(schema_of, _by_output(each for each in models if each.status == "ready"))
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for (method, path), operation in operations.items():
-        paths[path][method.lower()] = writer.operation(operation)
+        paths[path][method.lower()] = writer.operation(operation) | security.of(operation, settings)
     shared = share(paths)
     used = {operation.tag for operation in operations.values()}
     return {
@@ -69,8 +70,14 @@ def build(routes: Routes, settings: Settings, models: Iterable[ModelSpec]) -> di
         },
         "servers": [{"url": "/", "description": "This server."}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items() if name in used],
+        "security": security.usual(settings),
         "paths": dict(paths),
-        "components": {"schemas": components, "headers": writer.shared_headers(), **shared},
+        "components": {
+            "schemas": components,
+            "headers": writer.shared_headers(),
+            "securitySchemes": security.SCHEMES,
+            **shared,
+        },
     }
 
 

@@ -24,6 +24,7 @@ def _page(id: str, summary: str, *, cached: bool) -> Operation:
             *((_SAME,) if cached else ()),
         ),
         examples=(Example("look", 200),),
+        open=True,
     )
 
 
@@ -59,6 +60,7 @@ DESCRIBED: Final[Described] = {
             tag="operation",
             replies=(Reply(200, "It does.", str, ("text/plain",)),),
             examples=(Example("look", 200),),
+            open=True,
         )
         for path in ("healthz", "livez")
     },
@@ -69,6 +71,7 @@ DESCRIBED: Final[Described] = {
         replies=(Reply(200, "They are.", str, ("text/plain",)),),
         errors=(UnavailableError,),
         examples=(Example("look", 200),),
+        open=True,
     ),
     ("GET", "/metrics"): Operation(
         id="metrics",
@@ -86,5 +89,6 @@ DESCRIBED: Final[Described] = {
         parameters=(_SEEN,),
         replies=(Reply(200, "OpenAPI 3.1.", dict, headers=(_ETAG,)), _SAME),
         examples=(Example("look", 200),),
+        open=True,
     ),
 }

@@ -85,7 +85,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     ``error_kind``: the type of an error's body, where it is not `ErrorReply`'s; ``error_others``: in further formats;
     ``statuses_of``: with which statuses an error may be answered. ``socket``: a websocket; of its messages
-    ``description`` tells.
+    ``description`` tells. ``open``: nobody needs a token for it.
     """
 
     id: str
@@ -101,6 +101,7 @@ class Operation(msgspec.Struct, frozen=True):
     statuses_of: Callable[[type[SIEError]], Iterable[int]] = lambda error: (error.status,)
     examples: tuple[Example, ...] = ()
     socket: bool = False
+    open: bool = False
 
 
 Described: TypeAlias = dict[tuple[str, str], Operation]
