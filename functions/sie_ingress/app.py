@@ -17,7 +17,7 @@ from sie_broker.events.allow_list import AllowList
 from sie_config.api.auth import Access
 from sie_config.epochs.state import State
 from sie_config.registry import Registry
-from sie_ingress import answer, authorization
+from sie_ingress import answer, authorization, cross_origin
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.authorization import Authorized
@@ -69,7 +69,8 @@ def app(
     ``state``: the catalogue as it was written; None: nobody writes it. ``ingresses``: how far each is with it.
 
     Raises:
-        ConfigurationError: ``reply_sinks``, ``reply_subjects``, ``default_models`` or ``auth_tokens`` is wrong.
+        ConfigurationError: ``reply_sinks``, ``reply_subjects``, ``default_models``, ``auth_tokens`` or
+            ``cors_origins`` is wrong.
     """
     metrics = Metrics(broker.dead.count)
     access = Access(settings.admin_token, settings.config_read_token)
@@ -112,6 +113,9 @@ def app(
     )
     _to_the_end(ingress.routes)
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
+    if origins := cross_origin.origins(settings.cors_origins):
+        # Around all of it: a page is to read the answer to an exception, too, which Starlette gives outermost.
+        ingress.middleware_stack = cross_origin.readable(ingress.build_middleware_stack(), origins)
     ingress.state.event_requests, ingress.state.watch, ingress.state.configs = requests, watch, configs
     return ingress
 

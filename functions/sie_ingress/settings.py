@@ -36,6 +36,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Beginnings of NATS subjects, likewise."""
     auth_tokens: str = ""
     """Bearer tokens, separated by commas, of those who may ask for anything; empty: everybody may."""
+    cors_origins: str = ""
+    """Origins of web pages that may read the answers, separated by commas, or ``*``; empty: none but its own."""
     config_url: str = ""
     """Where the config service is: told to who would change the catalogue here, and asked for when a pool needs it."""
     config_read_token: str = ""

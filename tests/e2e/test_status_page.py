@@ -100,6 +100,21 @@ def test_the_api_s_page_tries_a_request_with_the_token_that_the_status_page_was_
         assert page.failures == []
 
 
+def test_a_page_of_another_origin_asks_and_reads_why_it_was_refused(model_folder: Path, tmp_path: Path) -> None:
+    settings = {"SIE_AUTH_TOKENS": "one", "SIE_CORS_ORIGINS": "*"}
+    with serving("--models", str(model_folder), **settings) as url:
+        page_url = url.replace("127.0.0.1", "localhost") + "/healthz"  # to a browser another origin
+        with browser.opened(page_url, tmp_path / "profile") as page:
+            page.await_text("ok")
+            for token in ("two", "one"):
+                page.evaluate(
+                    f"fetch('{url}/v1/models', {{headers: {{Authorization: 'Bearer {token}'}}}})"
+                    ".then(reply => reply.text().then(text => { document.body.innerText = reply.status + text; }))"
+                )
+                page.await_text("200" if token == "one" else '401{"error":{"code":"UNAUTHORIZED"')
+            page.await_text("test/tiny")
+
+
 def enter(page: browser.Page, token: str) -> None:
     """Type a token and look."""
     page.evaluate(f"document.getElementById('token').value = {token!r}")
