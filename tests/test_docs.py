@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -79,6 +80,18 @@ def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text(page)):
         if not target.startswith("http"):
             assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "knative/README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_what_a_page_installs_is_a_clone_of_this_repository_with_extras_that_it_has(page: str) -> None:
+    extras = tomllib.loads(text("pyproject.toml"))["project"]["optional-dependencies"]
+    for words in re.findall(r"pip install ([^`#\n]+)", text(page)):
+        what = words.split()[-1].strip("'\"")
+        folder, _, named = what.partition("[")
+        assert folder in (".", "./sie-knative"), f"{what} is on no index"
+        assert set(filter(None, named.rstrip("]").split(","))) <= extras.keys(), what
 
 
 def test_the_reading_list_of_one_encode_is_at_most_eight_files_and_1800_lines() -> None:
