@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from sie_bundle.engine.outputs import SparseRow
 from sie_bundle.engine.row import row
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.tokenization import Tokenizer
@@ -196,6 +197,14 @@ def test_sparse_values_come_in_half_precision_and_in_no_integers(bge: EncoderMod
     for result in run(bge, output_types=["sparse"], output_dtype="float16"):
         assert result.sparse is not None and result.sparse.values.dtype == np.float16
     assert refused(bge, output_types=["sparse"], output_dtype="int8").field == "params.output_dtype"
+
+
+def test_a_sparse_weight_that_half_precision_cannot_hold_is_refused_with_its_row() -> None:
+    rows = [SparseRow(np.array([3, 5], np.int32), np.array([1, own], np.float32)) for own in (2.0, 70_000.0)]
+    with pytest.raises(InvalidInputError, match="Vector 1 holds a number of magnitude 70000"):
+        encode.sparse_output(rows, 10, "float16")
+    empty = SparseRow(np.array([], np.int32), np.array([], np.float32))
+    assert encode.sparse_output([rows[0], empty], 10, "float16").dtype == "float16"
 
 
 def test_multivectors_are_quantised_token_by_token(bge: EncoderModel) -> None:

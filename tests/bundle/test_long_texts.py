@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 
+from sie_bundle.models.label_tokenizer import LabelTokenizer
 from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.tokenization import Tokenizer
 from sie_bundle.operations import encode, extract, score
@@ -16,6 +21,7 @@ from sie_sdk.errors import InputTooLongError
 from sie_sdk.types import (
     EncodeParams,
     EncodeRequest,
+    ExtractParams,
     ExtractRequest,
     Item,
     ScoreRequest,
@@ -24,7 +30,8 @@ from sie_sdk.types import (
 )
 from tests.bundle.test_extract import NER, Knowing
 from tests.bundle.test_families import load
-from tests.golden import tiny_tokenizers
+from tests.bundle.test_spans import opened
+from tests.golden import gliner_folder, tiny_tokenizers
 
 COUNT = 100_000
 LONG = "hello " * COUNT
@@ -91,3 +98,34 @@ def test_extract_reads_all_of_it_in_windows_and_no_more_windows_than_there_may_b
     with pytest.raises(InputTooLongError) as refused:
         entities("ship", LONG, LONG)
     assert refused.value.field == "items[2].text" and refused.value.limit == extract.MAX_WINDOWS
+
+
+def test_what_stands_behind_the_text_that_is_too_much_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tokenizer says of a token takes hundreds of bytes, and a request may have 64 MB of text."""
+    model = Knowing(Tokenizer(tiny_tokenizers.make("bert")), Extract("entities", overlap=2), NER)
+    read: list[str] = []
+    encode_all = Tokenizer._encodings
+
+    def encodings(self: Tokenizer, texts: Sequence[str], **more: Any) -> Any:
+        read.extend(texts)
+        return encode_all(self, texts, **more)
+
+    monkeypatch.setattr(Tokenizer, "_encodings", encodings)
+    monkeypatch.setattr(extract, "LOT", 2 * len(LONG))
+    texts = ["ship", LONG, LONG, "world", LONG, LONG]
+    with pytest.raises(InputTooLongError) as refused:
+        extract.plan(model, model.spec, ExtractRequest([Item(text=text) for text in texts]))
+    assert refused.value.field == "items[2].text" and read == texts[:4]
+
+
+def test_a_text_of_more_words_than_windows_may_hold_is_not_tokenized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened(gliner_folder.make("bert", tmp_path))
+    assert isinstance(model.tokenizer, LabelTokenizer)
+    monkeypatch.setattr(extract, "MAX_WINDOWS", 2)
+    most = 2 * model.tokenizer.config.max_len
+    request = ExtractRequest([Item(text="ship"), Item(text="." * (most + 1))], ExtractParams(labels=["ship"]))
+    with pytest.raises(InputTooLongError, match=f"has over {most} words") as refused:
+        extract.plan(model, model.spec, request)
+    assert (refused.value.field, refused.value.limit) == ("items[1].text", most)

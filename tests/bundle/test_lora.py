@@ -207,6 +207,16 @@ def test_a_classifier_that_was_trained_beside_a_lora_takes_the_place_of_the_mode
     assert np.abs(logits - wanted).max() < 2e-5 * np.abs(wanted).max()
 
 
+def test_layers_that_were_trained_whole_are_those_whose_names_end_so(tiny_folder: Path, tmp_path: Path) -> None:
+    """As PEFT has it: "norm" names `mlp_norm`, too."""
+    name = "encoder.layer.0.attention.output.LayerNorm"
+    whole = {f"{name}.{part}": (tiny_model.HIDDEN,) for part in ("weight", "bias")}
+    lora = lora_folder.make(tmp_path / "law", LAYERS, whole=whole, modules_to_save=["Norm"])
+    plain = lora_folder.make(tmp_path / "plain", LAYERS)
+    found, without = (loaded(spec_with(tiny_folder, law=own), tiny_folder, own) for own in (lora, plain))
+    assert np.abs(vectors(found) - vectors(without)).max() > 1e-3
+
+
 def test_a_layer_is_found_whichever_side_has_a_prefix() -> None:
     names = ["bert.encoder.0.query.weight", "bert.encoder.0.query.bias", "classifier.weight", "weight"]
     for layer in ("bert.encoder.0.query", "encoder.0.query", "model.bert.encoder.0.query"):

@@ -50,6 +50,19 @@ async def test_requests_at_once_load_a_model_once(tiny_folder: Path, loads: Load
     assert models.bytes == first.bytes > 0
 
 
+async def test_a_text_that_is_too_long_loses_the_side_that_its_spec_names(
+    tiny_folder: Path, loads: Loads, clock: Clock
+) -> None:
+    models, spec = residency(tiny_folder, loads, clock), tiny_model.spec(tiny_folder)
+    short = msgspec.structs.replace(spec, max_sequence_length=4)
+    words = ["hello world", "ship lighthouse"]
+    for side, kept in (("right", 0), ("left", 1)):
+        model = await models.model(msgspec.structs.replace(short, truncation_side=side))
+        (row,) = model.tokenizer.rows([" ".join(words)], 4)
+        (wanted,) = model.tokenizer.rows(words[kept : kept + 1], 4)
+        assert row.ids.tolist() == wanted.ids.tolist(), side
+
+
 async def test_a_caller_that_leaves_does_not_stop_the_load_of_the_others(
     tiny_folder: Path, loads: Loads, clock: Clock
 ) -> None:

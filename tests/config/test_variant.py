@@ -35,6 +35,10 @@ STAYS: dict[str, Any] = {
     "default_profile": "plain",
     "parity": (Parity("transformers", "random", "tests"),),
     "bundle": "other",
+    "status": "planned",
+    "blocked_by": "something",
+    "inputs": ("text", "image"),
+    "options": {"normalize": False},
 }
 CHANGES: dict[str, Any] = {
     "revision": "2",
@@ -43,8 +47,14 @@ CHANGES: dict[str, Any] = {
     "files": ("1_Dense/model.safetensors",),
     "precision": "float32",
     "max_sequence_length": 32,
+    "tokenizer": (LocalSource("another"),),
+    "truncation_side": "left",
     "tasks": Tasks(dense=Dense(dim=8)),
 }
+
+
+def test_every_field_is_one_or_the_other() -> None:
+    assert sorted([*STAYS, *CHANGES, "id"]) == sorted(ModelSpec.__struct_fields__)
 
 
 @pytest.mark.parametrize("field", STAYS)
@@ -61,7 +71,7 @@ def test_what_is_read_with_each_request_makes_no_other_model() -> None:
     prompts = Dense(dim=8, query_prompt="q: ", document_template="{text}", instruction="find", dims=(4,))
     tasks = Tasks(
         dense=prompts,
-        multivector=Multivector(dim=8, query_marker="[Q]", skip_first=True),
+        multivector=Multivector(dim=8, query_marker="[Q]", document_length=9, skip_first=True),
         score=Score(kind="maxsim", activation="sigmoid"),
         extract=Extract("entities", aggregation="max", overlap=5),
     )

@@ -18,7 +18,7 @@ from sie_config.model.tasks import Tasks
 LATER: dict[str, tuple[str, ...]] = {
     "dense": ("query_prompt", "document_prompt", "query_template", "document_template", "instruction", "dims"),
     "sparse": (),
-    "multivector": ("query_marker", "document_marker", "mask", "skip_punctuation", "skip_first"),
+    "multivector": ("query_marker", "document_marker", "document_length", "mask", "skip_punctuation", "skip_first"),
     "score": ("activation", "template", "prefix", "suffix", "instruction"),
     "extract": ("aggregation", "overlap", "multi_label", "hypothesis"),
 }
@@ -43,6 +43,7 @@ def variant(spec: ModelSpec, lora: str = "") -> ModelSpec:
         max_sequence_length=spec.max_sequence_length,
         files=spec.files,
         tokenizer=spec.tokenizer,
+        truncation_side=spec.truncation_side,
         precision=spec.precision,
         **chosen,
     )

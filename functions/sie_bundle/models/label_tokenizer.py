@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,15 +47,28 @@ class LabelTokenizer(Tokenizer):
 
     config: Config
 
-    def labelled(self, texts: Sequence[str], labels: Sequence[str], max_length: int, overlap: int) -> list[Labelled]:
+    def labelled(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        max_length: int,
+        overlap: int,
+        *,
+        most: int = 1 << 32,
+        name: Name = ITEM,
+    ) -> list[Labelled]:
         """Each text in rows of at most ``max_length`` tokens, and no more words than the model was trained on.
 
         Neighbouring rows share ``overlap`` words, or as many as the longest span has, but half of what a row holds at
         most. A word that does not fit a row is cut. What the tokenizer makes no token of, a variation selector for
         instance, is no word.
 
+        Args:
+            most: windows that a text may take. One that has more words than fit there is not tokenized.
+            name: what errors call the text of that number.
+
         Raises:
-            InputTooLongError: the labels take more than `SHARE` of a row; names ``params.labels``.
+            InputTooLongError: the labels take more than `SHARE` of a row (names ``params.labels``); or see ``most``.
             InvalidInputError: a text or a label is not valid Unicode.
         """
         start, label_marks, stop = self._frame_of(labels)
@@ -67,15 +81,14 @@ class LabelTokenizer(Tokenizer):
                 hint="Send fewer or shorter labels at once.",
             )
         made, overlap = [], max(overlap, self.config.max_width)
-        found = [list(WORD.finditer(text)) for text in texts]
-        for matches, encoding in zip(
-            found, self._words([[each.group() for each in own] for own in found]), strict=True
-        ):
+        found = [_words_of(text, most * self.config.max_len, name(i)) for i, text in enumerate(texts)]
+        words = [[text[begin:end] for begin, end in own] for text, own in zip(texts, found, strict=True)]
+        for places_of, encoding in zip(found, self._words(words, name), strict=True):
             places = np.array(encoding.word_ids, dtype=np.int64)
             first = np.flatnonzero(np.diff(places, prepend=-1))
             ids = np.array(encoding.ids, dtype=np.int64)
             lengths = np.minimum(np.diff(first, append=len(ids)), room)
-            spans = np.array([matches[number].span() for number in places[first]], dtype=np.int64).reshape(-1, 2)
+            spans = np.array(places_of, dtype=np.int64).reshape(-1, 2)[places[first]]
             bounds = windows(lengths, room, self.config.max_len, overlap)
             rows = []
             for begin, end in bounds:
@@ -99,6 +112,16 @@ class LabelTokenizer(Tokenizer):
 
     def _words(self, texts: Sequence[Sequence[str]], name: Name = ITEM) -> list[tokenizers.Encoding]:
         return self._encodings(texts, special=False, words=True, name=name)
+
+
+def _words_of(text: str, most: int, name: str) -> list[tuple[int, int]]:
+    """Where each word begins and ends. Others may run meanwhile, as they may not while a list is made of matches."""
+    found = [each.span() for each in islice(WORD.finditer(text), most + 1)]
+    if len(found) > most:
+        raise InputTooLongError(
+            f"{name} has over {most} words.", field=name, limit=most, hint="Send fewer or shorter texts at once."
+        )
+    return found
 
 
 def windows(lengths: Ids, room: int, most: int, overlap: int) -> list[tuple[int, int]]:

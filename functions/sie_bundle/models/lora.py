@@ -159,7 +159,11 @@ def _read(folder: Path, scale: float) -> tuple[dict[str, Delta], dict[str, Tenso
     whole = {
         name.removeprefix(PREFIX): tensors.pop(name)
         for name in [*tensors]
-        if any(f".{module}." in name for module in config.modules_to_save or ())
+        if any(
+            f".{module}." in name
+            or name.rpartition(".")[0].endswith(module)  # as PEFT has it: "norm" is "mlp_norm", too
+            for module in config.modules_to_save or ()
+        )
     }
     ups = {name: tensors[name] for name in tensors if name.endswith(".lora_B.weight")}
     downs = {name: name.replace(".lora_B.", ".lora_A.") for name in ups}

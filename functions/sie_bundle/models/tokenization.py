@@ -248,7 +248,7 @@ class Tokenizer:
                 made.append(frame.row(self._cut(ids, room), other))
         return made
 
-    def windows(self, texts: Sequence[str], max_length: int, overlap: int) -> list[Windows]:
+    def windows(self, texts: Sequence[str], max_length: int, overlap: int, name: Name = ITEM) -> list[Windows]:
         """Each text in rows of at most ``max_length`` tokens.
 
         Neighbouring rows share ``overlap`` tokens, but half of what a row holds at most.
@@ -259,7 +259,7 @@ class Tokenizer:
         room = max(1, max_length - self._opening - self._closing)
         step = room - min(overlap, room // 2)
         made = []
-        for encoding in self._encodings(texts):
+        for encoding in self._encodings(texts, name=name):
             ids = np.array(encoding.ids, dtype=np.int64)
             head, tail = self._opening, len(ids) - self._closing
             size = max(0, tail - head)

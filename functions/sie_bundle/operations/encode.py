@@ -141,6 +141,8 @@ def dense_output(vectors: Floats, dtype: OutputDtype) -> DenseOutput:
 
 def sparse_output(rows: Sequence[SparseRow], dims: int, dtype: OutputDtype) -> SparseOutput:
     """Sparse rows, their values in the number format asked for."""
+    if dtype == "float16":  # which refuses what it cannot hold, in whichever row
+        quantize(np.array([[np.abs(row.values).max(initial=0)] for row in rows], np.float32).reshape(-1, 1), dtype)
     kind = wire_outputs.WIRE_DTYPES[dtype]
     return SparseOutput([(row.indices, row.values.astype(kind, copy=False)) for row in rows], dims, dtype)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.models.gliner import TOKEN_LEVEL
-from sie_bundle.models.label_tokenizer import LabelTokenizer
+from sie_bundle.models.label_tokenizer import Labelled, LabelTokenizer
+from sie_bundle.models.tokenization import ITEM, Name, Windows
 from sie_bundle.operations import classification, entailment, spans
 from sie_bundle.operations.entities import AGGREGATIONS, OUTSIDE, Aggregation, entities, scheme
 from sie_bundle.operations.operation import Plan
@@ -31,8 +32,13 @@ from sie_sdk.types import ExtractRequest, Timing, Usage
 if TYPE_CHECKING:
     from sie_bundle.models.model import Model  # brings torch
 
+W = TypeVar("W", Windows, Labelled)
+
 MAX_WINDOWS = 4096
 """Windows of one request: two million tokens at 512 each, and some 150 MB while it is computed."""
+
+LOT = 1 << 20
+"""Characters of texts that are cut into windows together: some 500 MB meanwhile, at a token for each."""
 
 MAX_PAIRS = 16_384
 """Items times labels of one request; 70 MB of token ids at 512 each."""
@@ -98,9 +104,9 @@ def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extr
     names = [name for name in labels.names if name != OUTSIDE]
     wanted = frozenset(_known(request.params.labels, names, spec)) if request.params.labels else None
     texts = [item.text or "" for item in request.items]
-    windows = model.tokenizer.windows(texts, _longest(spec, options), task.overlap)
+    longest = _longest(spec, options)
+    windows = _by_lots(texts, lambda lot, name: model.tokenizer.windows(lot, longest, task.overlap, name))
     rows = [row for own in windows for row in own.rows]
-    _check_windows([len(own.rows) for own in windows])
 
     def extracted(computed: Mapping[str, Outputs]) -> list[Extracted]:
         logits = cast("Sequence[Floats]", computed["token_logits"]) if rows else []
@@ -187,9 +193,11 @@ def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract
     threshold = options.number("threshold", SPAN_THRESHOLD, 0.0, 1.0)
     flat, multi_label = options.flag("flat_ner", default=True), options.flag("multi_label", task.multi_label)
     texts = [item.text or "" for item in request.items]
-    read = tokenizer.labelled(texts, labels, _longest(spec, options), task.overlap)
+    longest = _longest(spec, options)
+    read = _by_lots(
+        texts, lambda lot, name: tokenizer.labelled(lot, labels, longest, task.overlap, most=MAX_WINDOWS, name=name)
+    )
     rows = [row for own in read for row in own.rows]
-    _check_windows([len(own.rows) for own in read])
     token_level = tokenizer.config.span_mode == TOKEN_LEVEL
     words = sum(len(row.marks.words) for row in rows if row.marks)
     scores = words * len(labels) * (3 if token_level else tokenizer.config.max_width)
@@ -243,17 +251,33 @@ def _item_of(counts: Sequence[int]) -> Callable[[int], str]:
     return lambda row: f"items[{bisect_right(ends, row)}]"
 
 
-def _check_windows(counts: Sequence[int]) -> None:
-    total = 0
-    for i, count in enumerate(counts):
-        total += count
-        if total > MAX_WINDOWS:
-            raise InputTooLongError(
-                f"The texts up to this one take {total} windows of the model's length.",
-                field=f"items[{i}].text",
-                limit=MAX_WINDOWS,
-                hint="Send fewer or shorter texts at once.",
-            )
+def _by_lots(texts: Sequence[str], cut: Callable[[Sequence[str], Name], list[W]]) -> list[W]:
+    """What ``cut`` makes of the texts, some at a time: what a tokenizer says of a token takes hundreds of bytes.
+
+    Raises:
+        InputTooLongError: together they take more than `MAX_WINDOWS`; no text behind that one is looked at.
+    """
+    made: list[W] = []
+    total, begin = 0, 0
+    while begin < len(texts):
+        end, characters = begin + 1, len(texts[begin])
+        while end < len(texts) and (characters := characters + len(texts[end])) <= LOT:
+            end += 1
+        made += cut(texts[begin:end], _items_from(begin))
+        for i in range(begin, end):
+            if (total := total + len(made[i].rows)) > MAX_WINDOWS:
+                raise InputTooLongError(
+                    f"The texts up to this one take {total} windows of the model's length.",
+                    field=ITEM(i),
+                    limit=MAX_WINDOWS,
+                    hint="Send fewer or shorter texts at once.",
+                )
+        begin = end
+    return made
+
+
+def _items_from(begin: int) -> Name:
+    return lambda i: ITEM(begin + i)
 
 
 def _check_labels(labels: Sequence[str], logits: Floats, spec: ModelSpec) -> None:
