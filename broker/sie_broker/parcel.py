@@ -57,13 +57,22 @@ class MemoryParcel:
         self.sequence = next(_sequences)
         self.attempt = 1
         self.at = time.time()
+        self._settled = False
 
     async def ack(self) -> None:
         """It is in no queue any more."""
+        self._settled = True
 
     async def nak(self, delay: float) -> None:
-        self.attempt += 1
-        asyncio.get_running_loop().call_later(delay, self._due.put_nowait, self)
+        if not self._settled:  # as on NATS only the first verb counts
+            self._settled = True
+            asyncio.get_running_loop().call_later(delay, self._deliver_again)
 
     async def term(self, reason: str) -> None:
         """It is in no queue any more."""
+        self._settled = True
+
+    def _deliver_again(self) -> None:
+        self.attempt += 1
+        self._settled = False
+        self._due.put_nowait(self)

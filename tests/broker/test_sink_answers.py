@@ -28,3 +28,9 @@ def test_pauses_double_up_to_a_limit_and_are_as_long_as_a_sink_asks() -> None:
     assert pause_s(1, "1000000", now) == sink_answers.LONGEST_ASKED_S
     for nothing in ("soon", "-5", earlier, "nan"):
         assert pause_s(1, nothing, now) <= 1.2
+
+
+def test_a_retry_after_that_cannot_be_read_is_none() -> None:
+    many = "9" * 30
+    for date in (f"01 Jan {many} 00:00:00 GMT", f"01 Jan 2030 {many}:00:00 GMT", f"01 Jan 2030 00:00:00 +{many}"):
+        assert pause_s(1, f"Tue, {date}", 1_700_000_000.0) <= 1.2

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from sie_broker import subjects
+from sie_broker.contract import Broker
+from sie_broker.ending import end
 from sie_broker.events import sink_room, sinks
+from sie_broker.jetstream import streams
+from sie_broker.jetstream.parcels import work_off
 from sie_broker.merge import part_id
+from sie_broker.parcel import Parcel
+from sie_sdk.errors import QueueUnavailableError
 from tests.broker.test_sinks import Office, buried, dispatching, office
 from tests.conftest import eventually
 
@@ -57,3 +65,26 @@ async def test_parts_of_which_one_expires_while_they_wait_for_their_turn_are_a_d
         letter = await buried(office)
     assert letter.id == "j-result"
     assert office.server.received == []
+
+
+async def test_what_fails_while_it_is_settled_is_delivered_again_and_what_failed_after_that_is_not(
+    broker: Broker, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "QUEUE_ACK_WAIT_S", 0.05)
+    seen: list[tuple[str, int]] = []
+
+    async def settle(parcel: Parcel) -> None:
+        seen.append((parcel.data.decode(), parcel.attempt))
+        if parcel.data == b"settled" or parcel.attempt == 3:
+            await parcel.ack()
+        if len(seen) < 5:
+            raise ZeroDivisionError if parcel.attempt == 1 else QueueUnavailableError("away")
+
+    await office.due("settled")
+    await office.due("fails")
+    working = asyncio.create_task(work_off(broker.due, settle, 1))
+    await eventually(lambda: ("fails", 3) in seen)
+    await office.due("last")
+    await eventually(lambda: ("last", 1) in seen)
+    await end(working)
+    assert seen == [("settled", 1), ("fails", 1), ("fails", 2), ("fails", 3), ("last", 1)]

@@ -35,6 +35,7 @@ def pause_s(attempt: int, retry_after: str | None, now: float) -> float:
 
 
 def _asked_s(retry_after: str | None, now: float) -> float:
+    """What cannot be read counts as not said."""
     if retry_after is None:
         return 0.0
     try:
@@ -43,5 +44,5 @@ def _asked_s(retry_after: str | None, now: float) -> float:
         pass
     try:
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter of a year, an hour or a zone of many digits
         return 0.0

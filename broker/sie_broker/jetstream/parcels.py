@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sie_broker.contract import Room
 from sie_broker.ending import end
+from sie_broker.jetstream import streams
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.pull import Link, pull
-from sie_broker.jetstream.streams import NANO
 from sie_broker.parcel import Parcel
 from sie_broker.room import Room as Places
 from sie_sdk.errors import SIEError
@@ -56,7 +56,7 @@ class NatsParcel:
         await self._settle("+ACK")
 
     async def nak(self, delay: float) -> None:
-        await self._settle(f'-NAK {{"delay": {int(delay * NANO)}}}')
+        await self._settle(f'-NAK {{"delay": {int(delay * streams.NANO)}}}')
 
     async def term(self, reason: str) -> None:
         await self._settle(f"+TERM {reason}")
@@ -78,17 +78,23 @@ async def work_off(
 ) -> None:
     """Settle what comes until cancelled, at most ``in_hand`` at a time.
 
-    A parcel whose settling fails is delivered again, to whomever.
+    A parcel whose settling fails is delivered again, to whomever. It is given back: in memory nobody else misses it.
     """
     room, tasks = Places(in_hand), set[asyncio.Task[None]]()
+
+    async def again(parcel: Parcel) -> None:
+        with suppress(SIEError):  # then the server delivers it again by itself
+            await parcel.nak(streams.QUEUE_ACK_WAIT_S)
 
     async def one(parcel: Parcel) -> None:
         try:
             await settle(parcel)
         except SIEError as error:
             log.warning("%s waits for its next delivery: %s", parcel.subject, error)
+            await again(parcel)
         except Exception:
             log.exception("%s waits for its next delivery", parcel.subject)
+            await again(parcel)
         finally:
             room.leave()
 
