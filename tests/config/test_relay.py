@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,11 +16,14 @@ from sie_broker.contract import Broker
 from sie_broker.events import binding
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_config.epochs import changed_event, relay
+from sie_config.epochs.mirror import Mirror
 from sie_config.epochs.relay import Relay, Send
 from sie_config.epochs.store import Change, Event, Stored
 from sie_config.epochs.writer import Writer
+from sie_config.registry import Registry
 from sie_sdk.errors import ConfigurationError, QueueUnavailableError
 from tests.broker.sink_double import SinkServer
+from tests.config.test_two_writers import second_writer
 from tests.config.test_writer import put
 from tests.config.writing import writing
 from tests.conftest import eventually
@@ -45,6 +49,10 @@ async def relaying(broker: Broker, writer: Writer, name: str, send: Send) -> Asy
         writer._mirror.listeners.remove(told.heard)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def noted(relay: Relay, epoch: int) -> bool:
+    return await relay._bucket.get(relay._key) == str(epoch).encode()
 
 
 async def test_everybody_on_nats_hears_of_each_write_once_and_in_order(nats_url: str) -> None:
@@ -114,18 +122,80 @@ async def test_a_relay_that_dies_leaves_the_rest_to_the_next(broker: Broker) -> 
         return None
 
     async with writing(broker, SPEC) as writer, relaying(broker, writer, "x", send) as relay:
-
-        async def noted() -> bool:
-            return await broker.config.get(relay._key) == b"2"
-
         await put(writer, msgspec.structs.replace(SPEC, max_sequence_length=5))
-        await eventually(noted)  # else it is told once more
+        await eventually(partial(noted, relay, 2))  # else it is told once more
         for length in (6, 7):
             await put(writer, msgspec.structs.replace(SPEC, max_sequence_length=length))
         await eventually(lambda: heard[-1] == 0)
     async with writing(broker, SPEC) as writer, relaying(broker, writer, "x", send):
         await eventually(lambda: heard[-1] == 4)
     assert heard == [1, 2, 0, 3, 4]
+
+
+async def test_a_writer_that_no_longer_leads_stops_telling_and_does_not_set_back_the_mark(broker: Broker) -> None:
+    asked: list[str] = []
+    pauses: list[float | None] = [3600.0]
+
+    def sends(who: str) -> Send:
+        async def send(event: Event, told: CloudEvent, attempt: int) -> float | None:
+            asked.append(f"{who} {event.epoch}")
+            return pauses.pop() if pauses else None
+
+        return send
+
+    async with (
+        writing(broker, SPEC) as first,
+        second_writer(broker, first) as second,
+        relaying(broker, first, "x", sends("first")),
+        relaying(broker, second, "x", sends("second")) as relay,
+    ):
+        await eventually(lambda: asked == ["first 1"])
+        await put(second, OTHER)  # which leads from now on
+        await eventually(lambda: asked == ["first 1", "second 1", "second 2"])
+        await eventually(lambda: not first.leading)
+        await eventually(partial(noted, relay, 2))
+        await put(first, msgspec.structs.replace(OTHER, max_sequence_length=5))  # and now the first again
+        await eventually(lambda: "first 3" in asked)
+        await eventually(partial(noted, relay, 3))
+    assert set(asked[3:]) <= {"first 3", "second 3"}  # the second hears of it at its next renewal
+
+
+async def test_of_two_that_believe_to_lead_the_one_that_has_told_more_has_its_mark_stand(broker: Broker) -> None:
+    told, go_on = asyncio.Event(), asyncio.Event()
+
+    async def send(event: Event, told_of: CloudEvent, attempt: int) -> float | None:
+        told.set()
+        await go_on.wait()
+        return None
+
+    async with writing(broker, SPEC) as writer:
+        async with relaying(broker, writer, "x", send) as relay:
+            await told.wait()
+            await broker.config.put(relay._key, b"7")  # another, meanwhile
+            go_on.set()
+            await put(writer, OTHER)
+        assert await broker.config.get(relay._key) == b"7"
+
+
+async def test_a_writer_that_is_behind_does_not_take_the_mark_of_another_for_that_of_a_lost_catalogue(
+    broker: Broker,
+) -> None:
+    heard: list[int] = []
+
+    async def send(event: Event, told: CloudEvent, attempt: int) -> float | None:
+        heard.append(event.epoch)
+        return None
+
+    async with writing(broker, SPEC) as writer:
+        mirror = Mirror(broker.config, Registry(), baseline={})
+        await mirror.snapshot()  # and then hears of nothing
+        behind = Writer(broker.config, mirror, writer._provision)
+        behind._leading.set()
+        await put(writer, OTHER)
+        relay = Relay(broker.config, behind, "x", send)
+        await broker.config.put(relay._key, b"2")
+        await relay._tell()
+    assert heard == []
 
 
 async def test_a_destination_that_takes_nothing_holds_up_no_other(broker: Broker) -> None:

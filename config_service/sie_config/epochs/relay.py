@@ -1,7 +1,8 @@
 """The relay: tells of every write, in order and at least once, whoever is to hear of it.
 
 Owns how far each destination was told, which is kept beside the catalogue: a writer that dies between a write and its
-telling leaves the rest to the next one. One that does not take an event holds up its own later ones and nobody else's.
+telling leaves the rest to the next one, and so does one that no longer leads. A destination that does not take an
+event holds up its own later ones and nobody else's.
 Not here: the event (``changed_event``), readers of our own, which follow the outbox themselves (``mirror``).
 """
 
@@ -23,7 +24,7 @@ from sie_broker.events import binding
 from sie_broker.events.sink_answers import Answer, answer_of, pause_s
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.process import LAST_PORT
-from sie_config.epochs import changed_event
+from sie_config.epochs import changed_event, store
 from sie_config.epochs.store import Event
 from sie_config.epochs.writer import Writer
 from sie_sdk.errors import ConfigurationError, NotFoundError, SIEError
@@ -85,39 +86,66 @@ class Relay:
                 pass
 
     async def _tell(self) -> None:
-        told = int(await self._bucket.get(self._key) or b"0")
-        # Behind it: the bucket was lost, and its epochs begin anew.
-        noted = told = told if told <= self._writer.state.epoch else 0
+        mark = await self._bucket.read(self._key)
+        noted = told = await self._told(int(mark.value or b"0"))
+        revision: int | None = mark.revision
         noted_at = time.monotonic()
         try:
             while told < self._writer.state.epoch and self._writer.leading and not cancelled():
-                await self._tell_of(told + 1)
+                if not await self._tell_of(told + 1):
+                    break
                 told += 1
                 if time.monotonic() - noted_at > NOTE_S:  # not each time: it costs more than the telling
-                    await self._bucket.put(self._key, str(told).encode())
                     noted, noted_at = told, time.monotonic()
+                    if (revision := await self._note(told, revision)) is None:
+                        break
         finally:
             if noted < told:
-                await self._bucket.put(self._key, str(told).encode())
+                await self._note(told, revision)
 
-    async def _tell_of(self, epoch: int) -> None:
+    async def _told(self, mark: int) -> int:
+        """Up to where the destination was told, of the epochs that there are now."""
+        if mark <= self._writer.state.epoch:
+            return mark
+        # Another wrote and told of it, which we are about to hear; or the bucket was lost, and its epochs begin anew.
+        value = await self._bucket.get(store.EPOCH)
+        return mark if value is not None and mark <= store.read_mark(value).epoch else 0
+
+    async def _note(self, told: int, revision: int | None) -> int | None:
+        """None: another has noted something since; it leads, and its mark stands."""
+        return None if revision is None else await self._bucket.replace(self._key, str(told).encode(), revision)
+
+    async def _tell_of(self, epoch: int) -> bool:
+        """Whether it is done with: told, or nothing that can be."""
         event = next((each for each in self._fresh if each.epoch == epoch), None)
         try:
             event = event or await self._writer.event(epoch)
         except NotFoundError as error:
             log.error("%s: never told: %s", self._key, error)
-            return
+            return True
         if event is None:
             log.warning("%s: epoch %d is no longer kept, and was never told", self._key, epoch)
-        else:
-            await self._until_taken(event)
+            return True
+        return await self._taken(event)
 
-    async def _until_taken(self, event: Event) -> None:
+    async def _taken(self, event: Event) -> bool:
+        """Ask until it is taken. False: another leads meanwhile, and tells it."""
         told, attempt = changed_event.changed(event), 1
         while (pause := await self._send(event, told, attempt)) is not None:
             log.info("%s: epoch %d again in %.1f s", self._key, event.epoch, pause)
-            await asyncio.sleep(pause)
+            if not await self._leads_on(pause):
+                return False
             attempt = min(MOST_TRIES, attempt + 1)
+        return True
+
+    async def _leads_on(self, seconds: float) -> bool:
+        """Whether the writer leads for so long; it is said at once when it does not any more."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._writer.deposed.wait()
+        except TimeoutError:
+            return True
+        return False
 
 
 def on_nats(broker: Broker) -> Send:

@@ -99,6 +99,9 @@ class Writer:
         self._lease = lease or Lease(bucket, store.LEASE, holder)
         self._began = clock()
         self._leading = asyncio.Event()
+        self.deposed = asyncio.Event()
+        """Set while this process does not lead, for who waits in the middle of what only the leader does."""
+        self.deposed.set()
         self._lost = asyncio.Event()
         self._newest = 0
         """The last epoch that was there while this process leads."""
@@ -259,10 +262,12 @@ class Writer:
                 continue
             self._newest = self.state.epoch
             self._leading.set()
+            self.deposed.clear()
             try:
                 await self._lost.wait()
             finally:
                 self._leading.clear()
+                self.deposed.set()
 
     def _reset(self) -> None:
         """The mirror read all anew. Where writes of ours are gone, no other follows before the baseline is there."""
