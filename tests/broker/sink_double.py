@@ -20,6 +20,7 @@ class Received(NamedTuple):
     headers: dict[str, str]
     body: bytes
     status: int
+    query: str = ""
 
 
 class SinkServer:
@@ -54,7 +55,7 @@ class SinkServer:
 
     async def _answer(self, request: Request, body: bytes) -> Response:
         status, headers = self.answers.pop(0) if self.answers else (200, {})
-        self.received.append(Received(request.url.path, dict(request.headers), body, status))
+        self.received.append(Received(request.url.path, dict(request.headers), body, status, request.url.query))
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:

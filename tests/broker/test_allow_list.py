@@ -31,6 +31,12 @@ def test_what_lies_under_an_allowed_url_is_allowed(url: str) -> None:
     assert ALLOWED.check(url) == Target("http", url)
 
 
+def test_a_refusal_says_nothing_of_a_query() -> None:
+    with pytest.raises(InvalidInputError, match="/other") as caught:
+        ALLOWED.check("https://example.org/other?key=secret")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -229,6 +229,24 @@ async def test_a_sink_that_fails_every_time_is_given_up_after_so_many_tries_and_
     assert await office.letters() == []
 
 
+async def test_what_an_address_has_for_secrets_is_sent_and_shown_to_nobody_else(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", sinks.log.name)
+    monkeypatch.setattr(sinks, "TRIES", 2)
+    office.server.answers = [(503, {}), (503, {})]
+    await office.due(to=f"{office.server.url}/sink?key=secret")
+    async with dispatching(office):
+        letter = await buried(office)
+        assert letter.fault == f"{office.server.url}/sink: HTTP 503"
+        await office.broker.dead.replay(letter.id)
+        await eventually(lambda: bool(office.server.accepted))
+    assert [each.query for each in office.server.received] == ["key=secret"] * 3
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("sie.")]
+    assert any(f"{office.server.url}/sink: HTTP 503" in each for each in ours)
+    assert not any("secret" in each for each in ours)
+
+
 async def test_waiting_for_its_turn_is_no_try(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,6 +381,3 @@ async def test_two_dispatchers_share_what_is_due(nats_url: str) -> None:
     assert sorted(int(each.headers["ce-id"]) for each in server.received) == list(range(40))
     for broker in brokers:
         await broker.close()
-
-
-# -- rules -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import httpx
 
+from sie_broker.events.sink_client import shown
 from sie_sdk.errors import ConfigurationError, InvalidInputError
 
 MAX_LENGTH = 2048
@@ -94,7 +95,7 @@ class AllowList:
                 return Target("http", sink)
         raise _refused(
             field,
-            f"Results are not sent to {sink[:200]}.",
+            f"Results are not sent to {shown(sink)[:200]}.",  # it may be read by others: in a log, in a dead letter
             "SIE_REPLY_SINKS",
             "Ask the operator to add it to SIE_REPLY_SINKS, or leave it out and read the job.",
         )

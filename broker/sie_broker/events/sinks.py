@@ -22,9 +22,10 @@ from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import claim, clock, deadletters, jobs, merge, subjects
 from sie_broker.contract import Broker, Bucket
-from sie_broker.events import binding, envelope, exchange, sink_room
+from sie_broker.events import binding, envelope, exchange, sink_client, sink_room
 from sie_broker.events.allow_list import NATS, AllowList, Target
 from sie_broker.events.sink_answers import Answer, answer_of, pause_s
+from sie_broker.events.sink_client import shown
 from sie_broker.events.sink_room import SinkRoom, pieces
 from sie_broker.jetstream.parcels import work_off
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
@@ -34,7 +35,6 @@ from sie_broker.subjects import token
 from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError, SIEError
 from sie_sdk.formats import JSON, MSGPACK, MediaType
 from sie_sdk.refusals import error_body
-from sie_sdk.version import __version__
 
 log = logging.getLogger("sie.broker.sinks")
 
@@ -117,12 +117,8 @@ class Dispatcher:
         self._room = SinkRoom()
         self._reading = asyncio.Semaphore(READING)
         self._at_host: Counter[str] = Counter()
-        # Not by way of a proxy of the environment's choice: a sink was allowed as it is.
-        self._http = httpx.AsyncClient(
+        self._http = sink_client.client(
             verify=allowed.needs_tls,  # its context takes 20 ms and several MB
-            follow_redirects=False,
-            trust_env=False,
-            headers={"User-Agent": f"sie-knative/{__version__}"},
             timeout=ANSWER_S,
             limits=httpx.Limits(max_connections=IN_HAND, max_keepalive_connections=KEPT_ALIVE),
         )
@@ -162,10 +158,10 @@ class Dispatcher:
         """Make the event and send it, if there is room for it and its host is not busy; else it waits, not made yet."""
         host, late = self._asked(to), _late(parcel)
         if late and not self._room.has(host, size):
-            await self._bury_as_it_came(parcel, job, f"{to}: it was not its turn in time")
+            await self._bury_as_it_came(parcel, job, f"{shown(to)}: it was not its turn in time")
             return
         if not self._room.has(host, size) or (self._at_host[host] >= PER_HOST and not late):
-            log.info("%s: busy", to)
+            log.info("%s: busy", shown(to))
             await parcel.nak(_turn_s(parcel))
             return
         with self._room.taken(host, size):
@@ -197,7 +193,7 @@ class Dispatcher:
         if tries < TRIES:
             await self._broker.sinks.put(_tries(job), str(tries + UNSEEN).encode())
             return tries
-        await self._bury_as_it_came(parcel, job, f"{to}: whoever sends it does not come to its end")
+        await self._bury_as_it_came(parcel, job, f"{shown(to)}: whoever sends it does not come to its end")
         return None
 
     async def _unclaim(self, job: str) -> None:
@@ -228,7 +224,7 @@ class Dispatcher:
         except _RefusedError as refused:
             pause = await self._pause_s(parcel, job, refused, tries) if refused.again else None
             if pause is not None:
-                log.info("%s: %s; again in %.1f s", to, refused, pause)
+                log.info("%s: %s; again in %.1f s", shown(to), refused, pause)
                 await parcel.nak(pause)
                 return
             await self._give_up(parcel, job, to, event, str(refused))
@@ -267,7 +263,7 @@ class Dispatcher:
         if not claimed and (own in found or (own != part and await jobs.result(self._broker.jobs, own) is not None)):
             await parcel.ack()
         elif claimed or _late(parcel):
-            await self._bury_as_it_came(parcel, job, f"{sink.to}: it was due, and is not kept any more")
+            await self._bury_as_it_came(parcel, job, f"{shown(sink.to)}: it was due, and is not kept any more")
         else:
             await parcel.nak(0.2 if parcel.attempt < 5 else 5.0)
         return None
@@ -333,14 +329,14 @@ class Dispatcher:
                 raise _RefusedError(f"HTTP {status}", again=False)
 
     async def _give_up(self, parcel: Parcel, job: str, to: str, event: CloudEvent, why: str) -> None:
-        log.warning("the result of job %s is a dead letter: %s: %s", job, to, why)
+        log.warning("the result of job %s is a dead letter: %s: %s", job, shown(to), why)
         headers, data = binding.to_nats(event)
         headers |= {"ce-replyto": envelope.escape(to)}
         size = len(data)
         if size > sink_room.LARGE_BYTES:
             headers["ce-dataref"] = envelope.escape(await self._broker.payloads.store("dead", job, data))
             data = b""
-        await self._bury(parcel, job, headers, data, size, f"{to}: {why}")
+        await self._bury(parcel, job, headers, data, size, f"{shown(to)}: {why}")
 
     async def _bury_as_it_came(self, parcel: Parcel, job: str, why: str) -> None:
         """Give up what nobody has made the event of. The record of its sink stays for who sends it again."""

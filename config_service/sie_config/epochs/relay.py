@@ -20,7 +20,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import clock
 from sie_broker.contract import Broker, Bucket
-from sie_broker.events import binding
+from sie_broker.events import binding, sink_client
 from sie_broker.events.sink_answers import Answer, answer_of, pause_s
 from sie_broker.jetstream.connection import cancelled
 from sie_broker.process import LAST_PORT
@@ -28,7 +28,6 @@ from sie_config.epochs import changed_event, store
 from sie_config.epochs.store import Event
 from sie_config.epochs.writer import Writer
 from sie_sdk.errors import ConfigurationError, NotFoundError, SIEError
-from sie_sdk.version import __version__
 
 log = logging.getLogger("sie.config.relay")
 
@@ -165,9 +164,9 @@ async def to_sink(url: str) -> AsyncIterator[Send]:
     Raises:
         ConfigurationError: that is no address of one.
     """
-    shown = _shown(url)
-    headers = {"User-Agent": f"sie-knative/{__version__}"}
-    async with httpx.AsyncClient(follow_redirects=False, trust_env=False, headers=headers, timeout=ANSWER_S) as http:
+    _check(url)
+    shown = sink_client.shown(url)
+    async with sink_client.client(timeout=ANSWER_S) as http:
 
         async def send(event: Event, told: CloudEvent, attempt: int) -> float | None:
             headers, body = binding.to_http(told)
@@ -187,11 +186,10 @@ async def to_sink(url: str) -> AsyncIterator[Send]:
         yield send
 
 
-def _shown(url: str) -> str:
-    """The address without what may be a secret: its user and its query."""
+def _check(url: str) -> None:
+    """Refuse what is no address of a sink, without a word of it."""
     try:
         parsed = httpx.URL(url)
-        shown = str(parsed.copy_with(userinfo=b"", query=None, fragment=None))
     except httpx.InvalidURL:  # whose words may have a password in them
         raise _no_sink("it cannot be read") from None
     if parsed.scheme not in ("http", "https"):
@@ -200,7 +198,6 @@ def _shown(url: str) -> str:
         raise _no_sink("it names no host")
     if parsed.port is not None and parsed.port > LAST_PORT:
         raise _no_sink(f"{parsed.port} is no port")
-    return shown
 
 
 def _no_sink(why: str) -> ConfigurationError:
