@@ -247,6 +247,15 @@ async def test_what_an_address_has_for_secrets_is_sent_and_shown_to_nobody_else(
     assert not any("secret" in each for each in ours)
 
 
+async def test_cookies_of_a_sink_are_not_kept(office: Office) -> None:
+    office.server.answers = [(200, {"Set-Cookie": "tenant=a; Path=/"})]
+    async with dispatching(office):
+        for number in (1, 2):
+            await office.due(f"{number}")
+            await eventually(lambda: len(office.server.accepted) == number)  # noqa: B023  # awaited in the turn
+    assert not any("cookie" in each.headers for each in office.server.received)
+
+
 async def test_waiting_for_its_turn_is_no_try(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -101,6 +101,16 @@ async def test_a_sink_that_fails_is_asked_again_and_nothing_overtakes(broker: Br
     assert event.get_type() == changed_event.TYPE
 
 
+async def test_what_a_sink_sets_as_a_cookie_is_not_kept(broker: Broker) -> None:
+    sink = SinkServer()
+    async with sink.running() as url, relay.to_sink(url) as send, writing(broker, SPEC) as writer:
+        sink.answers = [(200, {"set-cookie": "a=b; Path=/"})]
+        async with relaying(broker, writer, "sink", send):
+            await put(writer, OTHER)
+            await eventually(lambda: len(sink.accepted) == 2)
+    assert not any("cookie" in each.headers for each in sink.received)
+
+
 async def test_what_a_sink_refuses_for_good_holds_up_nothing(broker: Broker) -> None:
     sink = SinkServer()
     async with sink.running() as url, relay.to_sink(url) as send, writing(broker, SPEC) as writer:

@@ -5,6 +5,7 @@ Not here: which sinks may be spoken to (``allow_list``), what is sent and when (
 
 from __future__ import annotations
 
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx
@@ -16,11 +17,12 @@ def client(**options: Any) -> httpx.AsyncClient:
     """A client for sinks; ``options`` are httpx's.
 
     It follows nothing: who may be sent to was decided before. It takes no proxy of the environment's choice: a sink was
-    allowed as it is.
+    allowed as it is. It keeps no cookies: one sink is many tenants', and what it sets for one goes to no other.
     """
     return httpx.AsyncClient(
         follow_redirects=False,
         trust_env=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         headers={"User-Agent": f"sie-knative/{__version__}"},
         **options,
     )
