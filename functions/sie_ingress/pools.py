@@ -62,6 +62,7 @@ class Pools:
         self.assigns = assigns
         self._clock = clock
         self._changed = asyncio.Event()
+        self._making = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         """All of them."""
@@ -126,16 +127,37 @@ class Pools:
         self._refuse_own(spec.name, "changed")
         now = self._clock()
         wanted = pool_requests.to_pool(spec, pool_requests.check_catalogue(spec, self._registry), now)
-
-        def decide(before: Pool | None) -> Pool:
-            if before is None or not before.living(now):
-                self._refuse_one_more(now)
-            return pool_requests.succeeded(before, wanted, now)
-
-        made = await self._table.change(spec.name, decide)
-        assert made is not None
+        async with self._making:  # else many look for the last place before any has taken it
+            made = await self._make(wanted, now)
         await self._has_queues(made)
         return Response(msgspec.json.encode(self._info(made)), 201, media_type=wire.JSON)
+
+    async def _make(self, wanted: Pool, now: float) -> Pool:
+        """Write the pool, if it is not one too many; looked at again afterwards, for other ingresses make pools too.
+
+        Of several that take the last place at a time each may be refused, but never is one kept too many: who writes
+        last sees all the others.
+        """
+        before: Pool | None = None
+
+        def decide(found: Pool | None) -> Pool:
+            nonlocal before
+            before = found
+            if found is None or not found.living(now):
+                self._refuse_more_than(MAX_POOLS - 1, now)
+            return pool_requests.succeeded(found, wanted, now)
+
+        made = await self._table.change(wanted.name, decide)
+        assert made is not None
+        if before is None or not before.living(now):
+            await self._table.look_all_up()
+            try:
+                self._refuse_more_than(MAX_POOLS, now)
+            except PoolForbiddenError:
+                back = before or msgspec.structs.replace(made, deleted=True)
+                await self._table.change(wanted.name, lambda found: back if found == made else found)
+                raise
+        return made
 
     async def every(self, request: Request) -> Response:
         """All pools, by name; the default pool first."""
@@ -196,8 +218,8 @@ class Pools:
                 f"Pool {name} belongs to the catalogue and cannot be {what}.", field="name", hint="Choose another name."
             )
 
-    def _refuse_one_more(self, now: float) -> None:
-        if sum(pool.living(now) for pool in self._table.pools.values()) >= MAX_POOLS:
+    def _refuse_more_than(self, number: int, now: float) -> None:
+        if sum(pool.living(now) for pool in self._table.pools.values()) > number:
             raise PoolForbiddenError(
                 f"There are {MAX_POOLS} pools.", field="name", limit=MAX_POOLS, hint="Delete one or let one expire."
             )

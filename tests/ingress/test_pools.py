@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
+from sie_broker import clock
 from sie_broker.pools.pool import Pool, pool_key
 from sie_broker.pools.pool_table import PoolTable
 from sie_config.deployment import placement
@@ -166,6 +167,35 @@ async def test_there_may_be_64_pools_and_ended_ones_do_not_count(pooled: Desk) -
     await create(pooled, name="last", gpus={"cpu": 3})
     await pooled.client.delete("/v1/pools/last")
     await create(pooled)
+
+
+async def test_of_many_that_are_made_at_a_time_no_more_are_kept_than_there_may_be(
+    pooled: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "MAX_POOLS", 4)
+    made = [pooled.post("/v1/pools", TEAM | {"name": f"p{number}"}) for number in range(20)]
+    answers = await asyncio.gather(*made)
+    assert sorted(each.status_code for each in answers) == [201] * 4 + [403] * 16
+    listed = (await pooled.client.get("/v1/pools")).json()["pools"]
+    assert len(listed) == 1 + 4
+
+
+async def test_a_pool_that_is_one_too_many_because_another_ingress_made_some_is_taken_back(
+    pooled: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "MAX_POOLS", 1)
+    table = PoolTable(pooled.broker.pools)
+    own = PoolTable.look_all_up
+
+    async def another_is_quicker(looking: PoolTable) -> None:
+        other = Pool("other", {"cpu": 1}, created_at=clock.now(), last_renewed=clock.now(), ttl_s=60)
+        await table.change("other", lambda _: other)
+        await own(looking)
+
+    monkeypatch.setattr(PoolTable, "look_all_up", another_is_quicker)
+    refused(await pooled.post("/v1/pools", TEAM), 403, "POOL_OPERATION_FORBIDDEN", "name")
+    await table.read()
+    assert {name for name, pool in table.pools.items() if not pool.deleted} == {"other"}
 
 
 # -- the others --------------------------------------------------------------------------------------------------------

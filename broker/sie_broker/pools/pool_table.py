@@ -80,6 +80,11 @@ class PoolTable:
             self.apply(key, await self._bucket.get(key))
         return self.pools.get(name)
 
+    async def look_all_up(self) -> None:
+        """All pools, likewise."""
+        for key, value in (await self._bucket.entries(pools.POOL)).items():
+            self.apply(key, value)
+
     async def change(self, name: str, decide: Callable[[Pool | None], Pool | None]) -> Pool | None:
         """Make of a pool what ``decide`` makes of it as it stands (None: there is none), whoever else writes meanwhile.
 
