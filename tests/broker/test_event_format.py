@@ -6,6 +6,7 @@ import base64
 import json
 import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker.events.binding import from_http, from_nats, to_http, to_nats
-from sie_broker.events.event_format import BATCH, MAX_BATCH, STRUCTURED
+from sie_broker.events.event_format import BATCH, MAX_ATTRIBUTES, MAX_BATCH, STRUCTURED
 from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
 from tests.broker.any_events import headers, minimal, refused
 
@@ -179,6 +180,33 @@ def refused_within(memory: int, media: str, body: bytes, field: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < memory
     finally:
         tracemalloc.stop()
+
+
+def many(number: int) -> bytes:
+    return json.dumps(minimal(**{f"a{place}": "x" for place in range(number)})).encode()
+
+
+def test_an_event_of_too_many_attributes_is_refused_and_a_batch_at_the_first_of_them() -> None:
+    most = MAX_ATTRIBUTES - len(minimal())
+    (event,) = from_http({"Content-Type": STRUCTURED}, many(most))
+    assert len(event.get_attributes()) == MAX_ATTRIBUTES
+    for body, field in ((many(most + 1), "body"), (b"[%b,%b,{}]" % (many(1), many(most + 1)), "[1]")):
+        mode = BATCH if field == "[1]" else STRUCTURED
+        refused(partial(from_http, {"Content-Type": mode}, body), field)
+    in_binary_mode = headers(**{f"a{place}": "x" for place in range(MAX_ATTRIBUTES)})
+    for read in (from_nats, from_http):
+        refused(partial(read, in_binary_mode, b""), "headers")
+
+
+def test_of_a_large_event_no_more_attributes_are_made_than_it_may_have() -> None:
+    body = many(300_000)
+    refused_within(2 * len(body), STRUCTURED, body, "body")
+
+
+def test_a_large_event_is_read_like_any_other() -> None:
+    text = json.dumps({"items": ["x" * (1 << 20)]}).encode()
+    (event,) = from_http({"Content-Type": STRUCTURED}, many(9)[:-1] + b', "data": ' + text + b"}")
+    assert (event.get_data(), event.get_attributes()["a8"]) == (text, "x")
 
 
 @pytest.mark.parametrize("element", [b"0", b"{}"])
