@@ -10,6 +10,7 @@ is not taken (``h2c``: every one but websockets') is as if it were not there (RF
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from typing import Any, cast
 
@@ -19,12 +20,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from sie_broker import http_refusals
 from sie_sdk.errors import PayloadTooLargeError
 
+log = logging.getLogger("sie.broker.http")
+
 HEAD_BYTES = 64 * 1024
 """The longest request line with its headers, and the longest trailers."""
 HEAD_S = 30.0
 """The longest time from a head's first byte to its last."""
 STILL_S = 60.0
 """A body of which nothing comes for so long, and an answer of which nothing is taken, ends its connection."""
+SLOW_BYTES = 256 * 1024
+"""Who takes fewer bytes of an answer a second, from its beginning on, loses it when others need the memory. As they
+leave this process: the kernel takes the first megabytes at once, which do not count, and then many at a time."""
+SLOW_S = 10.0
+"""But not before that time."""
 LOOK_S = 10.0
 """How often these are looked for, so that a request costs neither timer nor clock; they may be so much longer."""
 LARGE_BYTES = 64 * 1024
@@ -37,6 +45,21 @@ _behind: set[Protocol] = set()
 def unsent_bytes() -> int:
     """What was written to callers of this process and not taken yet, but for what any connection may have (64 KiB)."""
     return sum(connection.transport.get_write_buffer_size() for connection in _behind)
+
+
+def make_room(size: int) -> None:
+    """End connections whose callers take an answer too slowly, the slowest first, until these had ``size`` bytes to go.
+
+    For when there is no memory: a slow caller is to cost itself an answer, and not all others theirs.
+    """
+    paces = [(pace, connection) for connection in _behind if (pace := connection.pace()) < SLOW_BYTES]
+    for pace, connection in sorted(paces, key=lambda each: each[0]):
+        if size <= 0:
+            return
+        log.warning("an answer taken at %d bytes a second is broken off: others need the memory", pace)
+        size -= connection.transport.get_write_buffer_size()
+        _behind.discard(connection)
+        connection.transport.abort()
 
 
 class Joined:
@@ -80,6 +103,7 @@ class Protocol(HttpToolsProtocol):
         self._declined = self._heard = False
         self._patience_s: float | None = None  # outside of a request there is nothing to wait for
         self._progress, self._unsent = 0.0, 0
+        self._behind_since, self._behind_by = 0.0, 0
         self._look = self.loop.call_later(LOOK_S, self._look_around)
         super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
@@ -92,6 +116,7 @@ class Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         """More is on the way than the caller takes."""
+        self._behind_since, self._behind_by = self.loop.time(), self.transport.get_write_buffer_size()
         _behind.add(self)
         super().pause_writing()
 
@@ -99,6 +124,12 @@ class Protocol(HttpToolsProtocol):
         """It has caught up."""
         _behind.discard(self)
         super().resume_writing()
+
+    def pace(self) -> float:
+        """Bytes a second that the caller has taken since it is behind; after a moment alone nothing is said of it."""
+        age_s = self.loop.time() - self._behind_since
+        taken = self._behind_by - self.transport.get_write_buffer_size()
+        return taken / age_s if age_s > SLOW_S else math.inf
 
     def data_received(self, data: bytes) -> None:
         """Take what came; of a head no more than it may have."""

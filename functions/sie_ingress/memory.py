@@ -20,12 +20,19 @@ _SCOPE = "sie.memory"
 
 
 class Memory:
-    """``limit`` bytes for all requests together; ``sending``: what answered requests have still on the way."""
+    """``limit`` bytes for all requests together; ``sending``: what answered requests have still on the way;
+    ``make_room``: breaks off those of them that are taken too slowly, until so many bytes are free."""
 
-    def __init__(self, limit: int, sending: Callable[[], int] = http_protocol.unsent_bytes) -> None:
+    def __init__(
+        self,
+        limit: int,
+        sending: Callable[[], int] = http_protocol.unsent_bytes,
+        make_room: Callable[[int], None] = http_protocol.make_room,
+    ) -> None:
         self.held = 0
         self._limit = limit
         self._sending = sending
+        self._make_room = make_room
 
     def check(self, size: int) -> None:
         """Whether there is room for ``size`` bytes more.
@@ -33,12 +40,17 @@ class Memory:
         Raises:
             UnavailableError: there is none now.
         """
-        if self.held + size + self._sending() > self._limit:
+        if self._over(size) > 0:
+            self._make_room(self._over(size))
+        if self._over(size) > 0:
             raise UnavailableError(
                 "The server has as many large requests and answers in hand as it has memory for.",
                 retry_after=AGAIN_S,
                 hint="Send less at once.",
             )
+
+    def _over(self, size: int) -> int:
+        return self.held + size + self._sending() - self._limit
 
 
 class Hold:

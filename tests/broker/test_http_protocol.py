@@ -242,3 +242,39 @@ async def test_who_takes_nothing_of_an_answer_is_let_go_and_who_takes_it_slowly_
         assert http_protocol.unsent_bytes() == 0
         writer.close()
         other.close()
+
+
+async def test_when_room_is_needed_who_takes_an_answer_too_slowly_loses_it_and_nobody_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost: list[http_protocol.Protocol] = []
+    ended = http_protocol.Protocol.connection_lost
+
+    def noted(protocol: http_protocol.Protocol, fault: Exception | None) -> None:
+        lost.append(protocol)
+        ended(protocol, fault)
+
+    async def long(scope: Any, receive: Any, send: Any) -> None:
+        await Response(bytes(50_000_000))(scope, receive, send)
+
+    monkeypatch.setattr(http_protocol.Protocol, "connection_lost", noted)
+    async with process.serving(long, "127.0.0.1", 0, drain_s=1) as port, asyncio.timeout(60):
+        slow, its_writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        quick, other = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        for writer in (its_writer, other):
+            writer.write(headers(100))
+        await eventually(lambda: http_protocol.unsent_bytes() > 60_000_000)
+        taken = len(await quick.readexactly(20_000_000))
+        http_protocol.make_room(1 << 40)
+        assert http_protocol.unsent_bytes() > 40_000_000, "it is too early to say who is slow"
+        monkeypatch.setattr(http_protocol, "SLOW_S", 0.0)
+        http_protocol.make_room(1)
+        await eventually(lambda: len(lost) == 1)
+        assert http_protocol.unsent_bytes() < 40_000_000
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await slow.readexactly(50_000_000)
+        http_protocol.make_room(1 << 40)
+        await quick.readexactly(50_000_000 - taken)
+        assert len(lost) == 1
+        for writer in (its_writer, other):
+            writer.close()

@@ -50,6 +50,23 @@ def test_what_goes_beyond_is_refused_until_others_let_go_and_small_ones_never() 
     assert whole.held == 0
 
 
+def test_before_anything_is_refused_room_is_made_of_what_is_taken_slowly() -> None:
+    asked: list[int] = []
+    behind = 9 * MIB
+
+    def make_room(size: int) -> None:
+        nonlocal behind
+        asked.append(size)
+        behind -= 4 * MIB
+
+    whole = Memory(10 * MIB, lambda: behind, make_room)
+    hold = Hold(whole)
+    hold.take(2 * MIB)
+    assert asked == [1 * MIB]
+    with pytest.raises(UnavailableError):
+        Hold(whole).take(20 * MIB)
+
+
 def posted(desk: Desk, content: bytes | AsyncIterator[bytes], **headers: str) -> asyncio.Task[httpx.Response]:
     named = {"Content-Type": wire.MSGPACK} | {name.replace("_", "-"): value for name, value in headers.items()}
     return asyncio.create_task(desk.client.post(ROUTE, content=content, headers=named))
