@@ -7,6 +7,7 @@ Owns the identity of an event, which is its job's, and where its result goes. No
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cloudevents.core.v1.event import CloudEvent
@@ -21,6 +22,7 @@ from sie_broker.records import Reply
 from sie_config.registry import Registry
 from sie_ingress import trace_context
 from sie_ingress.inference import Asked, Checked, Inference
+from sie_ingress.memory import uncounted
 from sie_ingress.submit import Holds
 from sie_ingress.terms import event_terms
 from sie_ingress.trace_context import Trace
@@ -120,10 +122,10 @@ class EventRequests:
         sink = Sink(to=to, media=asked.media, sizes=sizes, traceparent=trace and trace.parent) if to else None
         return Wanted(checked, asked.media, event.get_id(), sink)
 
-    async def place(self, wanted: Wanted, hold_s: float = 0.0) -> Reply | Job:
+    async def place(self, wanted: Wanted, hold_s: float = 0.0, take: Callable[[int], None] = uncounted) -> Reply | Job:
         """Accept an event: when this returns it is not lost. An event that was accepted before is the same job.
 
-        With a sink nothing is held; unless ``hold_s`` is above 0, what is returned is a job.
+        With a sink nothing is held; unless ``hold_s`` is above 0, what is returned is a job. ``take``: as in `Holds`.
 
         Raises:
             IdempotencyMismatchError: an event of this source and id came before, and asked for something else.
@@ -135,7 +137,7 @@ class EventRequests:
             hold_s = 0.0
         try:
             # Senders of events do not wait: they would give the event up, or lose it.
-            holds = Holds(hold_s, hold_s, wanted.cause, answers=hold_s > 0, queued_anyway=True)
+            holds = Holds(hold_s, hold_s, wanted.cause, answers=hold_s > 0, queued_anyway=True, take=take)
             return await self._inference.place(wanted.checked, holds)
         except IdempotencyMismatchError:
             raise IdempotencyMismatchError(

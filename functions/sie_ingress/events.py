@@ -70,7 +70,7 @@ class Events:
 
     async def _one(self, request: Request, wanted: Wanted) -> Response:
         held = self._preferred(request)
-        outcome = await self._requests.place(wanted, held or 0.0)
+        outcome = await self._requests.place(wanted, held or 0.0, memory.of(request.scope).take)
         if isinstance(outcome, Job):
             return await self._accepted(request, wanted, held)
         return await self._result(request, wanted, outcome)
@@ -94,7 +94,6 @@ class Events:
         return Response(b"", 202, headers)
 
     async def _result(self, request: Request, wanted: Wanted, reply: Reply) -> Response:
-        memory.of(request.scope).take(len(reply.data))
         accept = by_name(request.scope).get("accept", "")
         headers: dict[str, str] = {}
         if reply.status >= 400:

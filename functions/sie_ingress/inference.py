@@ -9,7 +9,7 @@ way from `Inference.check` on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -141,17 +141,18 @@ class Inference:
         )
         # `Prefer: wait=0` asks for a job, even where the answer is known already.
         warm_s = self._settings.request_timeout_s if held is None else held
-        holds = Holds(warm_s, held or 0.0, key, answers=held != 0, queued_anyway=held == 0)
+        holds = Holds(
+            warm_s, held or 0.0, key, answers=held != 0, queued_anyway=held == 0, take=memory.of(request.scope).take
+        )
         if published.asks(request.scope):
             outcome: Reply | Job = await self._place_published(checked, holds)
         else:
-            outcome = await self.place(checked, holds)
+            outcome = await self._place_again(checked, holds)
         if isinstance(outcome, Job):
             if not holds.queued_anyway and (given_up := self._lanes.given_up(outcome.lane, outcome.id)) is not None:
                 raise given_up
             retry_after, late_s = await self._lanes.retry_after(outcome.lane), await self._lanes.late_s(outcome.lane)
             return answer.from_job(outcome, retry_after, held, late_s)
-        memory.of(request.scope).take(len(outcome.data))
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
     async def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:
@@ -227,15 +228,14 @@ class Inference:
 
         The same request asked again is the same job: by its key, or without one by what it asks (``asked_again``).
         """
-        whole, works, sizes = checked
-        if holds.key is None and (before := self._asked_again.before(whole, works)) is not None:
-            (whole, works), holds = before, holds._replace(key="again")
-        outcome = await self.place(Checked(whole, works, sizes), holds)
-        if isinstance(outcome, Reply):
-            self._asked_again.answered(whole, works)
-            return outcome
-        self._asked_again.let_go(whole, works)
-        return None
+        outcome = await self._place_again(checked, holds, lets_go=True)
+        return outcome if isinstance(outcome, Reply) else None
+
+    async def _place_again(self, checked: Checked, holds: Holds, *, lets_go: bool = False) -> Reply | Job:
+        def place(whole: Work, works: list[Work], holds: Holds) -> Awaitable[Reply | Job]:
+            return self.place(Checked(whole, works, checked.sizes), holds)
+
+        return await self._asked_again.place(checked.whole, checked.works, holds, place, lets_go=lets_go)
 
     async def place(self, checked: Checked, holds: Holds) -> Reply | Job:
         """Submit what its tenant may submit; the answer, or the job it has become.

@@ -76,6 +76,10 @@ class Hold:
             self._size = 0
 
 
+def uncounted(size: int) -> None:
+    """Takes nothing, where nothing is counted."""
+
+
 class Bounded:
     """ASGI middleware: every request has its `Hold`, and lets go of it when it has been answered."""
 

@@ -1,4 +1,5 @@
-"""Replies just handed out, for callers whose connection broke before they read theirs and who ask again.
+"""Replies just handed out, for callers whose connection broke before they read theirs and who ask again; and those for
+which there was no memory.
 
 Owns those replies and the stored payloads of the large ones (``sie_broker.claim``): whoever takes a warm reply drops
 its payload, and here that is when the reply is forgotten. Results of jobs are not here: they live as long as their job.
@@ -9,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sie_broker import claim
+from sie_broker import claim, jobs
 from sie_broker.contract import Payloads
 from sie_broker.records import Reply
-from sie_sdk.errors import IdempotencyMismatchError
+from sie_sdk.errors import IdempotencyMismatchError, UnavailableError
 
 RECENT_S = 120.0
 RECENT_BYTES = 32 * 1024 * 1024
@@ -91,6 +92,20 @@ class RecentReplies:
             return None
         same_request(recent.digest, digest)
         return recent.reply
+
+    def take(self, take: Callable[[int], None], replies: Sequence[Reply], digests: Mapping[str, bytes]) -> None:
+        """Have memory for an answer that is made of these; without any they are remembered for the request's repeat.
+
+        Raises:
+            UnavailableError: ``take`` has none.
+        """
+        try:
+            take(sum(map(claim.size, replies)))
+        except UnavailableError:
+            for reply in replies:
+                if not jobs.may_pass(reply):
+                    self.put(digests[reply.id], reply)
+            raise
 
     def forget(self, work_id: str) -> None:
         """Let go of one reply and drop its payload."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from sie_broker.records import Lane, Reply, Submission, Work
 from sie_ingress.follow import Following, reply_of, unanswered
 from sie_ingress.held import LAST_LOOK_S, Held
 from sie_ingress.lanes import Lanes
+from sie_ingress.memory import uncounted
 from sie_ingress.notices import Notices
 from sie_ingress.recent import RecentReplies, same_request
 from sie_sdk.errors import PayloadLostError
@@ -60,6 +61,8 @@ class Holds(NamedTuple):
     """Whether its caller can be answered at all: else it becomes a job, even if its answer is there."""
     queued_anyway: bool = False
     """Whether it is queued although nobody waits for the lane's workers any more; else it is refused then."""
+    take: Callable[[int], None] = uncounted
+    """Takes memory for an answer of that size before it is fetched; raises `UnavailableError` where there is none."""
 
 
 class Submitter:
@@ -83,6 +86,7 @@ class Submitter:
             QueueFullError, QueueUnavailableError: not everything was accepted; a repeat of the key completes it.
             ProvisioningFailedError: the lane's workers are given up, and nothing more was accepted.
             PayloadTooLargeError, PayloadLostError: the answer cannot be had.
+            UnavailableError: it cannot be had now; a repeat of the id finds it.
         """
         digests = {work.id: jobs.job_of(work).digest for work in works}
         if len(works) > 1:
@@ -103,6 +107,7 @@ class Submitter:
             outcomes = await asyncio.gather(*(self._place(work, digests[work.id], holds) for work in works))
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if holds.answers and len(replies) == len(works):
+            self._recent.take(holds.take, replies, digests)
             return await self._whole(job_id, works, replies, sizes, remember=holds.key is not None)
         if isinstance(job := outcomes[0], Job) and len(works) == 1:
             return job

@@ -9,14 +9,16 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from sie_broker.contract import Broker
 from sie_broker.memory import MemoryBroker
+from sie_ingress import memory
 from sie_ingress.memory import SMALL_BYTES, Hold, Memory
 from sie_sdk import wire
 from sie_sdk.errors import UnavailableError
 from sie_sdk.types import EncodeRequest, Item
 from tests.conftest import eventually
 from tests.congruence.test_payloads import MIB
-from tests.ingress.conftest import ROUTE, Desk, opened
+from tests.ingress.conftest import MODEL, ROUTE, Desk, opened
 
 
 @pytest.fixture
@@ -26,6 +28,12 @@ async def desk() -> AsyncIterator[Desk]:
     async with opened(broker, max_body_bytes=2 * MIB, max_reply_bytes=2 * MIB) as desk, desk.worker():
         yield desk
     await broker.close()
+
+
+@pytest.fixture
+async def either(broker: Broker) -> AsyncIterator[Desk]:
+    async with opened(broker, max_body_bytes=2 * MIB, max_reply_bytes=2 * MIB) as desk, desk.worker():
+        yield desk
 
 
 def test_what_goes_beyond_is_refused_until_others_let_go_and_small_ones_never() -> None:
@@ -121,3 +129,44 @@ async def test_a_large_answer_is_not_fetched_while_there_is_no_memory_for_it(
 
 def _refuse(memory: Memory, size: int) -> None:
     raise UnavailableError("Full.", retry_after=1.0)
+
+
+EVENT = {"ce-specversion": "1.0", "ce-id": "e", "ce-source": "/s", "ce-type": "dev.sie.encode.v1", "ce-model": MODEL}
+ITEMS = {"items": [{"text": "a"}, {"text": "bb"}]}
+LARGE = {"items": [{"text": "a", "id": "i" * 3000} for _ in range(500)]}
+"""Whose answer no message holds."""
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "headers"),
+    [
+        (ROUTE, ITEMS, {}),
+        (ROUTE, ITEMS, {"Idempotency-Key": "key"}),
+        (ROUTE, ITEMS, {"X-SIE-SDK-Version": "0.2.0"}),
+        ("/v1/embeddings", {"model": MODEL, "input": ["a", "bb"]}, {}),
+        ("/v1/events", ITEMS, {**EVENT, "Prefer": "wait=5"}),
+        (ROUTE, LARGE, {}),
+    ],
+    ids=["no key", "key", "published", "dialect", "event", "large"],
+)
+async def test_an_answer_for_which_there_is_no_memory_is_kept_for_the_repeat_of_its_request(
+    either: Desk, monkeypatch: pytest.MonkeyPatch, route: str, body: object, headers: dict[str, str]
+) -> None:
+    sent = len(httpx.Request("POST", "http://ingress", json=body).content)
+
+    def full(_: Memory, size: int) -> None:
+        if size not in (0, sent):  # no piece of the body: the answer
+            raise UnavailableError("Full.", retry_after=1.0)
+
+    async def ask() -> httpx.Response:
+        return await either.client.post(route, json=body, headers=headers)
+
+    with monkeypatch.context() as crowded:
+        crowded.setattr(memory, "SMALL_BYTES", 0)
+        crowded.setattr(Memory, "check", full)
+        assert (await ask()).status_code == 503
+        computed = either.computed.copy()
+        assert computed
+        assert [(await ask()).status_code for _ in range(2)] == [503] * 2
+    assert (await ask()).status_code == 200
+    assert either.computed == computed

@@ -113,12 +113,11 @@ class Dialects:
         hold_s, key = limit if held is None else held, headers.get("idempotency-key")
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
         checked, write = await self._checked(spoken, request, headers, terms, own_id, accepted)
-        reply = await self._inference.answered(checked, Holds(hold_s, hold_s, key))
+        reply = await self._inference.answered(checked, Holds(hold_s, hold_s, key, take=memory.of(request.scope).take))
         if reply is None:
             raise await self._late(checked.whole.lane)
         if reply.status >= 400:
             raise refusals.read_error(reply.status, {"content-type": wire.JSON}, reply.data)
-        memory.of(request.scope).take(len(reply.data))
         body = await self._answers.in_json(reply.data, lambda data: write(data, own_id))
         return self._answers.told(Response(body, media_type=wire.JSON), reply)
 
