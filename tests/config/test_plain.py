@@ -70,6 +70,8 @@ def test_yaml_has_many_names_and_empty_documents_are_none(media: str | None) -> 
         (b"a: !!python/object:os.system x\n", "could not determine a constructor"),
         (b"a: " + b"9" * 5000, "digits"),
         (b"a: " + b"9" * 30, "64 bits"),
+        (b"a: 0x" + b"f" * 5000, "0xffff"),
+        (b"? 0x" + b"f" * 5000 + b"\n: a", "is no text"),
         (b"a: [1\n", "line"),
         (b"\xff\xfe", "decode"),
         (b"[" * 100_000, "32 deep"),

@@ -178,15 +178,22 @@ def _check(document: Any) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise _unreadable(f"{value} is no number")
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            raise _unreadable(f"{str(value)[:20]}... has over 64 bits")
+            raise _unreadable(f"{_begun(value)[:20]}... has over 64 bits")
         if isinstance(value, dict) and (wrong := next((key for key in value if not isinstance(key, str)), "")) != "":
-            raise _unreadable(f"the key {str(wrong)[:64]} is no text", hint="Put it in quotes.")
+            raise _unreadable(f"the key {_begun(wrong)} is no text", hint="Put it in quotes.")
         if not isinstance(value, dict | list | str | int | float | None):
             raise _unreadable(f"there is a {type(value).__name__}, which JSON has not")
     try:
         msgspec.json.encode(document)
     except (ValueError, OverflowError, TypeError) as error:  # halves of characters
         raise _unreadable(str(error)) from None
+
+
+def _begun(value: Any) -> str:
+    try:
+        return str(value)[:64]
+    except ValueError:  # a number of thousands of digits, which YAML may have in hexadecimal
+        return hex(value)[:64]
 
 
 def _every(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
