@@ -125,19 +125,9 @@ class Inference:
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
         trace = trace_of(request.scope)
         # In no variable: a large body is not to stay until the answer.
-        body = read_body(request, self._settings.max_body_bytes)
+        parsing = self.parse(operation, await read_body(request, self._settings.max_body_bytes), media)
         checked = await self.check(
-            Asked(
-                operation,
-                spec,
-                await self.parse(operation, await body, media),
-                terms,
-                own_id,
-                accepted,
-                headers,
-                trace,
-                etag=etag,
-            )
+            Asked(operation, spec, await parsing, terms, own_id, accepted, headers, trace, etag=etag)
         )
         # `Prefer: wait=0` asks for a job, even where the answer is known already.
         warm_s = self._settings.request_timeout_s if held is None else held
