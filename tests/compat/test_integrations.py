@@ -73,7 +73,7 @@ def test_every_test_of_a_framework_s_suite_passes(framework: str, environment: d
 @pytest.mark.timeout(venvs.INSTALL_S + venvs.RUN_S)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_example_of_the_document_prints_what_it_shows(framework: str, url: str) -> None:
-    section = DOCUMENT.split(f"sie-knative[{framework}]")[1]
+    section = DOCUMENT.split(f"pip install '.[{framework}]'")[1]
     code, shown = re.findall(r"```(?:python)?\n(.*?)```", section, flags=re.DOTALL)[:2]
     code = code.replace("http://127.0.0.1:8080", url)
     printed = venvs.run(python(framework), "example.py", code, HAYSTACK_TELEMETRY_ENABLED="false")
