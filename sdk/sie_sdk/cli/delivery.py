@@ -110,7 +110,7 @@ def deliver(
             raise
         except (SIEError, click.ClickException, OSError) as error:
             if count:
-                click.echo(f"{count:,} results were written. {how()}", err=True)
+                click.echo(f"{count:,} {'result was' if count == 1 else 'results were'} written. {how()}", err=True)
             if isinstance(error, SIEError) and (place := _PLACE.match(error.field or "")):
                 click.echo(f"The input at fault is number {skipped + int(place[1]) + 1:,}.", err=True)
             raise
