@@ -33,7 +33,8 @@ def test_every_recipe_of_the_page_does_what_it_says(deployed: Deployed, tmp_path
 def test_each_ingress_tells_its_metrics_past_queue_proxy(deployed: Deployed) -> None:
     with deployed.client() as client:
         client.encode(MODEL, "a cat")
-    pods = kube.pods("app.kubernetes.io/name=sie-ingress")
+    found = filter(kube.ready, kube.pods("app.kubernetes.io/name=sie-ingress"))
+    pods = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
     told = [httpx.get(f"http://{pod['status']['podIP']}:8080/metrics", timeout=10).text for pod in pods]
     assert told and all("sie_ingress_requests_total" in each for each in told)
     counted = [line for each in told for line in each.splitlines() if line.startswith("sie_ingress_requests_total{")]
