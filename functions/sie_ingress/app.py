@@ -69,11 +69,9 @@ def app(
     ``state``: the catalogue as it was written; None: nobody writes it. ``ingresses``: how far each is with it.
 
     Raises:
-        ConfigurationError: ``reply_sinks``, ``reply_subjects``, ``default_models``, ``auth_tokens`` or
-            ``cors_origins`` is wrong.
+        ConfigurationError: a setting is wrong; ``field`` names it.
     """
     metrics = Metrics(broker.dead.count)
-    access = Access(settings.admin_token, settings.config_read_token)
     answers = Answers(registry, metrics, settings.max_json_bytes)
     admission = Admission(settings.tenant_in_flight)
     lanes.on_drained(admission.drained)
@@ -86,7 +84,7 @@ def app(
     models, health = Models(registry, lanes), Health(lanes, registry)
     metrics.registry.register(ClusterGauges(health.seen))
     watch = Watch(registry, health.seen, lambda: readiness.ready)
-    configs = Configs(registry, state, lanes, ingresses, access)
+    configs = Configs(registry, state, lanes, ingresses, Access(settings.admin_token, settings.config_read_token))
     jobs = Jobs(broker, lanes, admission, readiness.held, answers, settings)
 
     # Starlette takes an instance for a bare ASGI app, so its __call__ is named.
@@ -113,9 +111,7 @@ def app(
     )
     _to_the_end(ingress.routes)
     ingress.router.redirect_slashes = False  # published clients follow no redirect, and know no error without a code
-    if origins := cross_origin.origins(settings.cors_origins):
-        # Around all of it: a page is to read the answer to an exception, too, which Starlette gives outermost.
-        ingress.middleware_stack = cross_origin.readable(ingress.build_middleware_stack(), origins)
+    cross_origin.make_readable(ingress, settings.cors_origins)
     ingress.state.event_requests, ingress.state.watch, ingress.state.configs = requests, watch, configs
     return ingress
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
 
 from sie_sdk.errors import ConfigurationError
 
@@ -35,12 +35,21 @@ def origins(setting: str) -> tuple[str, ...]:
     return named
 
 
-def readable(app: ASGIApp, allowed: tuple[str, ...]) -> ASGIApp:
-    """``app``, whose answers and refusals pages of the ``allowed`` origins may read.
+def make_readable(app: Starlette, setting: str) -> None:
+    """Let pages of the origins in ``SIE_CORS_ORIGINS`` read the answers and refusals of ``app``, before it has any.
 
     They may send any header, an ``Authorization`` that they set themselves too; what a browser would add by itself,
     cookies and the like, is not asked for, and means nothing here.
+
+    Raises:
+        ConfigurationError: see `origins`.
     """
-    return CORSMiddleware(
-        app, allow_origins=allowed, allow_methods=METHODS, allow_headers=(ANY,), expose_headers=(ANY,)
-    )
+    if allowed := origins(setting):
+        # Around all of it: a page is to read the answer to an exception, too, which Starlette gives outermost.
+        app.middleware_stack = CORSMiddleware(
+            app.build_middleware_stack(),
+            allow_origins=allowed,
+            allow_methods=METHODS,
+            allow_headers=(ANY,),
+            expose_headers=(ANY,),
+        )

@@ -206,22 +206,29 @@ async def test_who_waits_for_an_answer_or_sends_slowly_is_not_let_go(monkeypatch
         writer.close()
 
 
-async def test_who_takes_nothing_of_an_answer_is_let_go_and_who_takes_it_slowly_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http_protocol, "LOOK_S", 0.5)
-    monkeypatch.setattr(http_protocol, "STILL_S", 3.0)
-    lost: list[http_protocol.Protocol] = []
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[http_protocol.Protocol]:
+    """The connections that have ended."""
+    found: list[http_protocol.Protocol] = []
     ended = http_protocol.Protocol.connection_lost
 
     def noted(protocol: http_protocol.Protocol, fault: Exception | None) -> None:
-        lost.append(protocol)
+        found.append(protocol)
         ended(protocol, fault)
 
-    async def long(scope: Any, receive: Any, send: Any) -> None:
-        await Response(bytes(50_000_000))(scope, receive, send)
-
     monkeypatch.setattr(http_protocol.Protocol, "connection_lost", noted)
+    return found
+
+
+async def long(scope: Any, receive: Any, send: Any) -> None:
+    await Response(bytes(50_000_000))(scope, receive, send)
+
+
+async def test_who_takes_nothing_of_an_answer_is_let_go_and_who_takes_it_slowly_is_not(
+    monkeypatch: pytest.MonkeyPatch, lost: list[http_protocol.Protocol]
+) -> None:
+    monkeypatch.setattr(http_protocol, "LOOK_S", 0.5)
+    monkeypatch.setattr(http_protocol, "STILL_S", 3.0)
     async with process.serving(long, "127.0.0.1", 0, drain_s=1) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         narrow = socket.socket()
@@ -245,19 +252,8 @@ async def test_who_takes_nothing_of_an_answer_is_let_go_and_who_takes_it_slowly_
 
 
 async def test_when_room_is_needed_who_takes_an_answer_too_slowly_loses_it_and_nobody_else_does(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, lost: list[http_protocol.Protocol]
 ) -> None:
-    lost: list[http_protocol.Protocol] = []
-    ended = http_protocol.Protocol.connection_lost
-
-    def noted(protocol: http_protocol.Protocol, fault: Exception | None) -> None:
-        lost.append(protocol)
-        ended(protocol, fault)
-
-    async def long(scope: Any, receive: Any, send: Any) -> None:
-        await Response(bytes(50_000_000))(scope, receive, send)
-
-    monkeypatch.setattr(http_protocol.Protocol, "connection_lost", noted)
     async with process.serving(long, "127.0.0.1", 0, drain_s=1) as port, asyncio.timeout(60):
         slow, its_writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         quick, other = await asyncio.open_connection("127.0.0.1", port, limit=1024)

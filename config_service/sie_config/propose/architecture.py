@@ -6,6 +6,9 @@ the model's heads are stands in ``heads``, ``chain`` and ``late``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
 
 from sie_config.propose import gliner
@@ -99,12 +102,17 @@ def _packed(config: Config, kind: str, known: Known, draft: Draft) -> Family:
 
 def _rotation(config: Config) -> str:
     """A way to stretch positions that is not packed; empty: there is none."""
-    by_kind = [own for own in config.rope_parameters.values() if isinstance(own, dict)]
-    for rope in (config.rope_parameters, *by_kind, config.rope_scaling):
-        kind = str(rope.get("rope_type", rope.get("type", "default")))
+    for kind, rope in _ropes(config):
         if kind not in ROTATIONS or (kind == "ntk" and rope.get("mixed_b") is not None):
             return kind
     return ""
+
+
+def _ropes(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every rotation that is described, behind its type: of all layers, or of those of one kind."""
+    by_kind = [own for own in config.rope_parameters.values() if isinstance(own, dict)]
+    for rope in (config.rope_parameters, *by_kind, config.rope_scaling):
+        yield str(rope.get("rope_type", rope.get("type", "default"))), rope
 
 
 def _class(config: Config) -> str:
@@ -121,9 +129,8 @@ def hidden(papers: Papers, family: Family) -> int:
 
 def unturned(config: Config) -> int:
     """The tokens up to which longrope, which goes by a call's longest text, turns all alike; 0: another rotation."""
-    ropes = [own for own in config.rope_parameters.values() if isinstance(own, dict)]
-    for rope in (config.rope_parameters, *ropes, config.rope_scaling):
-        if rope.get("rope_type", rope.get("type")) == "longrope":
+    for kind, rope in _ropes(config):
+        if kind == "longrope":
             own = rope.get("original_max_position_embeddings")
             return own if isinstance(own, int) and own > 0 else config.original_max_position_embeddings
     return 0

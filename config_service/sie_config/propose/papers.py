@@ -17,7 +17,6 @@ import yaml
 from sie_config.propose.folder import (
     SENTENCE_CONFIGS,
     TOKENIZER_CONFIG,
-    TOKENIZER_JSON,
     Folder,
     Module,
     modules,
@@ -251,26 +250,6 @@ def read(folder: Folder) -> Papers:
         card_fault=fault,
         card_text=text,
     )
-
-
-def lowers(folder: Folder) -> bool | None:
-    """Whether tokenizer.json itself writes texts in small letters; None: it is not there.
-
-    Raises:
-        ConfigurationError: it is not JSON.
-    """
-    found = parsed(folder, TOKENIZER_JSON)
-    normalizer = found.get("normalizer") if isinstance(found, dict) else None
-    if found is None:
-        return None
-    return any(own.get("type") == "Lowercase" or own.get("lowercase") is True for own in _each(normalizer))
-
-
-def _each(normalizer: Any) -> list[dict[str, Any]]:
-    if not isinstance(normalizer, dict):
-        return []
-    inner = normalizer.get("normalizers")
-    return [normalizer, *(own for own in (inner if isinstance(inner, list) else ()) if isinstance(own, dict))]
 
 
 def _card(content: bytes) -> tuple[dict[str, Any], str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sie_config.propose import papers
 from sie_config.propose.draft import Draft
 from sie_config.propose.folder import SENTENCE_CONFIGS, TOKENIZER_CONFIG, TOKENIZER_JSON, parsed
 from sie_config.propose.papers import Papers, Tokenizer
@@ -29,7 +28,7 @@ def propose(read: Papers, draft: Draft) -> None:
     """Propose what the spec can say, and note what is waited for."""
     whole = parsed(read.folder, TOKENIZER_JSON)
     file = whole if isinstance(whole, dict) else {}
-    _small_letters(read, draft)
+    _small_letters(read, file if TOKENIZER_JSON in read.folder.files else None, draft)
     _end(read, draft)
     _side(read, file, draft)
     _normalizer(read.tokenizer, file, draft)
@@ -37,16 +36,15 @@ def propose(read: Papers, draft: Draft) -> None:
     _types(read, file, draft)
 
 
-def _small_letters(read: Papers, draft: Draft) -> None:
+def _small_letters(read: Papers, file: dict[str, Any] | None, draft: Draft) -> None:
     """Before the tokenizer, which must then make them itself."""
     if not read.transformer.do_lower_case:
         return
-    match papers.lowers(read.folder):
-        case False:
-            draft.block(f"texts in small letters before the tokenizer ({read.transformer_file}: do_lower_case)")
-        case None:
-            name = read.transformer_file or SENTENCE_CONFIGS[0]
-            draft.doubt("tasks", f"{name} wants small letters (do_lower_case), and no tokenizer.json says so")
+    if file is None:
+        name = read.transformer_file or SENTENCE_CONFIGS[0]
+        draft.doubt("tasks", f"{name} wants small letters (do_lower_case), and no tokenizer.json says so")
+    elif not any(own["type"] == "Lowercase" or own.get("lowercase") is True for own in _parts(file, "normalizer")):
+        draft.block(f"texts in small letters before the tokenizer ({read.transformer_file}: do_lower_case)")
 
 
 def _end(read: Papers, draft: Draft) -> None:
