@@ -23,7 +23,7 @@ from sie_config.deployment import machine_profile
 from sie_local.child import Program, greets, says, serves
 from sie_local.ports import free_port, is_free, owner_of
 from sie_local.state import StateFolder
-from sie_sdk import settings
+from sie_sdk import extras, settings
 from sie_sdk.errors import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
@@ -32,7 +32,7 @@ NATS_MEMORY = "160MiB"
 what a long queue takes."""
 AFTER_DRAIN_S = 20.0
 """What a bundle may take for all else at its end, a forward pass that is under way among it."""
-INSTALL = "pip install 'sie-knative[local]'"
+INSTALL = extras.install("local")
 NEEDS = ("nats", "uvicorn", "starlette", "websockets", "yaml", "torch", "tokenizers", "safetensors")
 
 Commands = Mapping[str, Sequence[str]]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_bundle import lazy_torch
+from sie_sdk import extras
 from sie_sdk.errors import ModelLoadFailedError
 
 LOADING = threading.Lock()
@@ -28,7 +29,7 @@ def library() -> Any:
         import transformers
     except ImportError as failure:
         raise ModelLoadFailedError(
-            "This model runs with transformers, which is not installed.", hint="pip install 'sie-knative[bundle]'"
+            "This model runs with transformers, which is not installed.", hint=extras.install("bundle")
         ) from failure
     # What it would say of unused heads and missing poolers is looked at in ``transformers_encoder``.
     transformers.utils.logging.set_verbosity_error()

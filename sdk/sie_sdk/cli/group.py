@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from sie_sdk import extras
 from sie_sdk.cli import exits
 from sie_sdk.errors import ConfigurationError, SIEError
 
@@ -201,7 +202,7 @@ def _missing(entry: EntryPoint, reason: ImportError) -> click.Command:
         if context.parent is not None and context.parent.parent is not None:
             path = f"{context.parent.info_name} {path}"
         told = f"sie {path} needs the [{extra}] extra ({reason})."
-        exits.tell(ConfigurationError(told, hint=f"pip install 'sie-knative[{extra}]'"))
+        exits.tell(ConfigurationError(told, hint=extras.install(extra)))
         context.exit(1)  # not 2, which is a difference to whoever asks `sie config diff` for one
 
     return click.Command(

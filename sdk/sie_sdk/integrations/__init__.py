@@ -6,9 +6,10 @@ Owns the error of a framework that is not there. This package imports none of th
 
 from __future__ import annotations
 
+from sie_sdk import extras
+
 
 def absent(framework: str, extra: str, error: ImportError) -> ImportError:
     """The error of an import that failed, with how to install what is missing."""
     fault = "is not installed" if isinstance(error, ModuleNotFoundError) else "is of a version that does not fit"
-    hint = f"pip install --upgrade 'sie-knative[{extra}]'"
-    return ImportError(f"{framework} {fault} ({error}). Install it with: {hint}", name=error.name)
+    return ImportError(f"{framework} {fault} ({error}). Install it with: {extras.install(extra)}", name=error.name)

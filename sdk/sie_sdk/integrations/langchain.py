@@ -1,6 +1,6 @@
 """The parts of LangChain: embeddings, sparse embeddings, a reranker and an extraction tool.
 
-    pip install 'sie-knative[langchain]'
+    pip install '.[langchain]'  # in a clone
 
 Owns LangChain's shapes. Not here: fields (``fields``), calls (``connection``), arrays (``embeddings``).
 """

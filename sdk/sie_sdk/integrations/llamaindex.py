@@ -1,6 +1,6 @@
 """The parts of LlamaIndex: an embedding, a sparse embedding, a node postprocessor that reranks, an extraction tool.
 
-    pip install 'sie-knative[llamaindex]'
+    pip install '.[llamaindex]'  # in a clone
 
 Owns LlamaIndex's shapes and what its callbacks are told. Not here: fields (``fields``), calls (``connection``), arrays
 (``embeddings``).

@@ -112,7 +112,7 @@ def test_a_command_whose_extra_is_missing_says_which(monkeypatch: pytest.MonkeyP
     result = sie("up", "--any", "option")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: sie up needs the [local] extra")
-    assert "pip install 'sie-knative[local]'" in result.stderr
+    assert "pip install '.[local]' in a clone" in result.stderr
 
 
 def test_a_verb_whose_extra_is_missing_says_all_of_its_name_and_ends_with_no_answer(

@@ -1,6 +1,6 @@
 """The components of Haystack: embedders of texts and documents, dense and sparse, a ranker and an extractor.
 
-    pip install 'sie-knative[haystack]'
+    pip install '.[haystack]'  # in a clone
 
 Importing it also lets Haystack load saved pipelines that have these components, which it refuses of strange modules.
 """
