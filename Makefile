@@ -40,7 +40,7 @@ $(VENV)/bin/python:
 $(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing sie-knative into $(VENV) (torch is about 200 MB) ..."
 	$(PIP) -e '.[local]'
-	@echo "Kernels for this CPU:" && $(BIN)/python -m sie_bundle.engine.native
+	@echo "Kernels for this CPU:" && $(BIN)/python -m sie_bundle.compiling
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.local

@@ -23,7 +23,7 @@ MAY_IMPORT = {
 }
 # Of the bundle's folders, what each imports of the others.
 BUNDLE = ROOT / "functions" / "sie_bundle"
-FOLDERS_MAY_IMPORT = {"engine": {"cache"}, "models": {"engine", "weights"}}
+FOLDERS_MAY_IMPORT = {"engine": {"compiling"}, "models": {"engine", "weights"}}
 ENGINE_LINES = 2_000
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers", "handler", "handlers"}
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))

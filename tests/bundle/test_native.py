@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sie_bundle import compiling
 from sie_bundle.engine import native
 from tests import tiny_model
 from tests.bundle import variants
@@ -31,32 +32,32 @@ def test_a_library_is_made_once_and_found_from_then_on(tmp_path: Path, monkeypat
     (only,) = folder.iterdir()
     monkeypatch.setenv("CXX", "/bin/false")
     assert native.library(OF, folder) is not None
-    assert native.made(OF, folder) == only
+    assert compiling.made(OF, folder) == only
 
 
 def test_several_that_make_it_at_once_leave_one_whole_library(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as threads:
-        made = {*threads.map(lambda _: native.made(OF, tmp_path), range(3))}
+        made = {*threads.map(lambda _: compiling.made(OF, tmp_path), range(3))}
     assert [*tmp_path.iterdir()] == [*made]
 
 
 def test_an_empty_file_that_a_loss_of_power_left_is_made_anew(tmp_path: Path) -> None:
-    (tmp_path / native._name(OF)).touch()
+    (tmp_path / compiling.name(OF)).touch()
     assert native.library(OF, tmp_path) is not None
-    assert native.made(OF, tmp_path).stat().st_size > 0
+    assert compiling.made(OF, tmp_path).stat().st_size > 0
 
 
 def test_what_an_image_has_beside_the_sources_is_taken_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = native.made(OF, variants.FOLDER)
-    monkeypatch.setattr(native, "SOURCES", tmp_path)
-    native._name.cache_clear()
-    (tmp_path / native._name(OF)).write_bytes(made.read_bytes())
+    made = compiling.made(OF, variants.FOLDER)
+    monkeypatch.setattr(compiling, "SOURCES", tmp_path)
+    compiling.name.cache_clear()
+    (tmp_path / compiling.name(OF)).write_bytes(made.read_bytes())
     try:
         assert native.library(OF, Path("/proc/nowhere")) is not None
     finally:
-        native._name.cache_clear()
+        compiling.name.cache_clear()
 
 
 @pytest.mark.parametrize("compiler", ["/bin/false", "/nowhere/g++"])
@@ -86,7 +87,7 @@ def test_a_compiler_that_complains_in_another_encoding_costs_speed_and_nothing_e
 
 def test_a_compiler_may_be_named_with_what_stands_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"env {shutil.which('g++') or 'c++'}")
-    assert native.made(OF, tmp_path).is_file()
+    assert compiling.made(OF, tmp_path).is_file()
 
 
 @pytest.mark.parametrize("folder", ["o'brien", "two words"])
@@ -96,7 +97,7 @@ def test_a_compiler_s_path_may_have_spaces_and_quotes(
     (tmp_path / folder).mkdir()
     (compiler := tmp_path / folder / "c++").symlink_to(shutil.which("g++") or "c++")
     monkeypatch.setenv("CXX", str(compiler))
-    assert native.made(OF, tmp_path / "kernels").is_file()
+    assert compiling.made(OF, tmp_path / "kernels").is_file()
 
 
 def test_a_command_that_is_none_costs_speed_and_nothing_else(
@@ -127,22 +128,22 @@ def test_on_another_kind_of_machine_there_is_no_variant(monkeypatch: pytest.Monk
 
 def test_the_command_makes_every_variant_for_an_image_without_torch(tmp_path: Path) -> None:
     program = (
-        "import sys; sys.modules['torch'] = None; from sie_bundle.engine import native; "
-        f"native.main(['--all', {str(tmp_path)!r}])"
+        "import sys; sys.modules['torch'] = None; from sie_bundle import compiling; "
+        f"compiling.main(['--all', {str(tmp_path)!r}])"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert sorted(said.split()) == sorted(map(str, tmp_path.iterdir()))
     made = {path.name.rpartition("-")[0] for path in tmp_path.iterdir()}
-    assert made == {native.WORDS, *(f"pass-{of}" for of in native.VARIANTS)}
+    assert made == {compiling.WORDS, *(f"pass-{of}" for of in compiling.VARIANTS)}
 
 
 def test_the_command_makes_what_either_precision_needs_for_which_is_taken_is_tried_at_each_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(native, "KEPT", tmp_path)
+    monkeypatch.setattr(compiling, "KEPT", tmp_path)
     monkeypatch.setattr(native, "variant", {torch.bfloat16: "avx512_bf16", torch.float32: "avx512"}.get)
-    native.main([])
-    made = [tmp_path / native._name(of) for of in ("avx512_bf16", "avx512", native.WORDS)]
+    compiling.main([])
+    made = [tmp_path / compiling.name(of) for of in ("avx512_bf16", "avx512", compiling.WORDS)]
     assert capsys.readouterr().out.splitlines() == list(map(str, made))
     assert all(path.stat().st_size for path in made)
 
@@ -152,5 +153,5 @@ def test_the_command_says_what_is_missing(
 ) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
     with pytest.raises(SystemExit) as ended:
-        native.main(["--all", str(tmp_path)])
+        compiling.main(["--all", str(tmp_path)])
     assert ended.value.code == 1 and "/nowhere/g++" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 
+from sie_bundle import compiling
 from sie_bundle.engine import native
 
 FOLDER = native.KEPT
@@ -18,9 +19,9 @@ FOLDER = native.KEPT
 EMULATED = "amx_emulated"
 _TILES = Path(__file__).with_name("tiles.h")
 _FLAGS = {
-    **native.VARIANTS,
+    **compiling.VARIANTS,
     EMULATED: (
-        *(flag for flag in native.VARIANTS["amx"] if not flag.startswith("-mamx")),
+        *(flag for flag in compiling.VARIANTS["amx"] if not flag.startswith("-mamx")),
         *("-include", str(_TILES), f"-DTILES={zlib.crc32(_TILES.read_bytes())}"),
     ),
 }
@@ -39,7 +40,7 @@ EVERY = [
     pytest.param(of, marks=pytest.mark.skipif(of not in HERE, reason="this CPU, or its compiler, is not here"))
     for of in _FLAGS
 ]
-REAL = EVERY[: len(native.VARIANTS)]
+REAL = EVERY[: len(compiling.VARIANTS)]
 """Without the one of emulated tiles, which computes too slowly for a whole model."""
 
 
@@ -50,7 +51,7 @@ def dtype(of: str) -> torch.dtype:
 
 def library(of: str) -> native.Library:
     """A variant's, made once for this machine."""
-    with mock.patch.dict(native.VARIANTS, _FLAGS):
+    with mock.patch.dict(compiling.VARIANTS, _FLAGS):
         found = native.library(of, FOLDER)
     assert found is not None
     return found
