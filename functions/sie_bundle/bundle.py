@@ -131,6 +131,7 @@ class Bundle:
             kernels=KEPT if settings.kernels == "auto" else None,
             progress=lambda: self.executor.batches,
             device_found=self._device_found,
+            sound=self._sound,
         )
         self.executor = self._executor(settings)
         self.presence = Presence(broker, lane, self._counts, settings.spawned_at)
@@ -251,12 +252,15 @@ class Bundle:
             loading=self.residency.is_loading,
             free=self.residency.free,
             relieve=self.residency.relieve,
-            sound=lambda: is_sound(settings.device),
+            sound=self._sound,
         )
 
+    def _sound(self) -> bool:
+        return is_sound(self._settings.device)
+
     async def _device(self) -> None:
-        """Fail when the device is lost: this process can compute nothing any more, and another may."""
-        await asyncio.wrap_future(self.executor.lost)
+        """Fail when a pass or a load found the device lost: this process computes nothing any more, another may."""
+        await asyncio.gather(*(asyncio.wrap_future(each.lost) for each in (self.executor, self.residency)))
 
     def _told(self, assignment: Assignment | None) -> None:
         """Work for whom the assigner says, and keep loaded what that pool has pinned."""
@@ -303,7 +307,8 @@ class Bundle:
     def _memory(self) -> Memory:
         """Of the device; of a GPU only once that was found, for the engine's import must not wait for a heartbeat, and
         as long as it is there."""
-        there = self._device_found.is_set() and not self.executor.lost.done()
+        lost = self.executor.lost.done() or self.residency.lost.done()
+        there = self._device_found.is_set() and not lost
         return Memory(0, 0) if self._on_gpu and not there else self.residency.memory()
 
 

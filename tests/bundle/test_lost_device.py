@@ -16,10 +16,13 @@ from sie_broker.memory import MemoryBroker
 from sie_broker.records import Work
 from sie_bundle.bundle import Bundle, Warming
 from sie_bundle.engine.executor import Executor
+from sie_bundle.models.model import EncoderModel
+from sie_bundle.residency.residency import Residency
 from sie_bundle.settings import Settings
+from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry, lane_of
 from sie_sdk import wire
-from sie_sdk.errors import InferenceError, UnavailableError
+from sie_sdk.errors import InferenceError, ModelLoadFailedError, UnavailableError
 from sie_sdk.types import EncodeRequest, Item
 from tests import tiny_model
 from tests.bundle.test_executor import HEADS, Gated, Odd, busy, queued, raises, rows, vectors
@@ -100,33 +103,89 @@ async def test_a_thread_that_ends_all_the_same_loses_the_device(monkeypatch: pyt
     assert ILLEGAL in str(executor.lost.exception(10))
 
 
-async def test_a_worker_whose_device_is_lost_leaves_and_another_answers_what_it_had(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec, broker = tiny_model.spec(tiny_folder), MemoryBroker()
-    await broker.connect()
+class Bench:
+    """A request, and workers that come for it one after the other; the device of the first is lost."""
 
-    async def worker(stop: asyncio.Event) -> Bundle:
-        made = Bundle(broker, Registry([spec]), Settings(cache_dir=str(tmp_path), precision="float32"), stop)
+    def __init__(self, spec: ModelSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spec, self.broker, self.stop = spec, MemoryBroker(), asyncio.Event()
+        self.sound = threading.Event()
+        self._folder = folder
+        monkeypatch.setattr("sie_bundle.bundle.is_sound", lambda device: self.sound.is_set())
+
+    async def worker(self) -> Bundle:
+        settings = Settings(cache_dir=str(self._folder), precision="float32")
+        made = Bundle(self.broker, Registry([self.spec]), settings, self.stop)
         await made.start(Warming())
         return made
 
-    stop, sound = asyncio.Event(), threading.Event()
-    monkeypatch.setattr("sie_bundle.bundle.is_sound", lambda device: sound.is_set())
-    first = await worker(stop)
-    (await first.residency.model(spec)).forward = broken  # type: ignore[method-assign, assignment]
-    with broker.expect("0") as (inbox, answer):
+    async def submit(self, inbox: str) -> None:
         body = wire.request_body(EncodeRequest([Item(text="hello")]))
-        await broker.submit(Work("0", "encode", lane_of(spec), spec.id, body, time.time(), reply_to=inbox))
+        work = Work("0", "encode", lane_of(self.spec), self.spec.id, body, time.time(), reply_to=inbox)
+        await self.broker.submit(work)
+
+    async def left(self, first: Bundle) -> None:
+        """Return when the first has left with nothing answered; what was lost is back."""
         async with asyncio.timeout(30):
-            await stop.wait()
-        assert ILLEGAL in caplog.text and not answer.done()
-        with pytest.raises(RuntimeError, match=ILLEGAL):
+            await self.stop.wait()
+        with pytest.raises(Exception, match=ILLEGAL):
             await first.drain()
         assert first.worker.completed == 0 and first.worker.in_hand == 0
-        second = await worker(asyncio.Event())
+        self.sound.set()
+        self.stop = asyncio.Event()
+
+
+async def test_a_worker_whose_device_is_lost_leaves_and_another_answers_what_it_had(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tiny_model.spec(tiny_folder), tmp_path, monkeypatch)
+    await bench.broker.connect()
+    first = await bench.worker()
+    (await first.residency.model(bench.spec)).forward = broken  # type: ignore[method-assign, assignment]
+    with bench.broker.expect("0") as (inbox, answer):
+        await bench.submit(inbox)
+        await bench.left(first)
+        assert ILLEGAL in caplog.text and not answer.done()
+        second = await bench.worker()
         async with asyncio.timeout(30):
             reply = await answer
         assert reply.status == 200 and second.worker.completed == 1
     await second.drain()
-    await broker.close()
+    await bench.broker.close()
+
+
+async def test_a_device_that_is_lost_in_a_load_is_nothing_against_the_model_and_another_worker_answers(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tiny_model.spec(tiny_folder), tmp_path, monkeypatch)
+    await bench.broker.connect()
+    first = await bench.worker()
+    with bench.broker.expect("0") as (inbox, answer):
+        with monkeypatch.context() as lost:
+            lost.setattr(EncoderModel, "forward", broken)
+            await bench.submit(inbox)
+            await bench.left(first)
+        assert ILLEGAL in caplog.text and not answer.done()
+        assert first.residency.failed(1) == []
+        second = await bench.worker()
+        async with asyncio.timeout(30):
+            reply = await answer
+        assert reply.status == 200 and second.worker.completed == 1
+    await second.drain()
+    await bench.broker.close()
+
+
+async def test_a_load_that_fails_on_a_sound_device_is_told_as_its_own_failure(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, spec = list[str](), tiny_model.spec(tiny_folder)
+
+    def sound() -> bool:
+        asked.append(threading.current_thread().name)
+        return True
+
+    models = Residency(None, tmp_path, 1 << 30, precision="float32", sound=sound)
+    monkeypatch.setattr(EncoderModel, "forward", broken)
+    with pytest.raises(ModelLoadFailedError):
+        await models.model(spec)
+    assert [failure.spec.id for failure in models.failed(1)] == [spec.id] and not models.lost.done()
+    assert asked and threading.current_thread().name not in asked, "asking waits for all that the device is at"

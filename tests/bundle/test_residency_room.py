@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from sie_bundle.models.model import Model
+from sie_bundle.residency import memory
 from sie_bundle.residency import residency as residency_module
 from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
-from sie_bundle.residency.residency import FREE_S, Residency
+from sie_bundle.residency.pressure import FREE_S
+from sie_bundle.residency.residency import Residency
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import OutOfMemoryError
 from tests import tiny_model
@@ -267,7 +269,7 @@ async def test_what_is_kept_of_freed_memory_is_returned_before_a_model_goes_but_
         kept, returned = 0, returned + 1
 
     models = residency(tmp_path, loads, clock, reading=lambda: Memory(5 + kept << 30, 100 << 30))
-    monkeypatch.setattr(models, "free", free)
+    monkeypatch.setattr(memory, "give_back", lambda device: free())
     kept = 0
     for spec in specs(tiny_folder, 2):
         await models.model(spec)
@@ -305,7 +307,7 @@ async def test_what_was_let_go_is_returned_to_the_system_before_another_has_to_g
             used = ROOMY
 
     models = residency(tiny_folder, loads, clock, reading=lambda: used)
-    monkeypatch.setattr(models, "free", free)
+    monkeypatch.setattr(memory, "give_back", lambda device: free())
     a, b, c = specs(tiny_folder, 3)
     for spec in (a, b):
         clock.now += 10

@@ -2,8 +2,8 @@
 
 Three tiers: on the device as a model, in the host's memory as an open checkpoint, on disk as a folder. What is in them
 is a variant of a model (``sie_config.model.variant``): with one of its LoRAs or none. Owns the state of each load, and
-when what is tried. Not here: the account of a tier (``tier``), who goes first (``eviction``), the threads
-(``loading``), the pauses after a failure (``load_failure``).
+when what is tried. Not here: the account of a tier (``tier``), who goes first (``eviction``), when freed memory is
+returned (``pressure``), the threads (``loading``), the pauses after a failure (``load_failure``).
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sie_bundle.engine.executor import LEAVING
 from sie_bundle.engine.failure import frameless
 from sie_bundle.engine.native import KEPT
 from sie_bundle.residency import memory
 from sie_bundle.residency.load_failure import Failure, Failures, classify
 from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
+from sie_bundle.residency.pressure import Pressure
 from sie_bundle.residency.tier import Tier, base
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.variant import ids_of, key_of, name_of, variant
-from sie_sdk.errors import OutOfMemoryError, SIEError, WeightsUnavailableError
+from sie_sdk.errors import OutOfMemoryError, SIEError, UnavailableError, WeightsUnavailableError
 
 if TYPE_CHECKING:
     from sie_bundle.models.model import Model
@@ -42,10 +45,6 @@ SUPERSEDED_S = 30.0
 
 WATCH_S = 1.0
 """How often the machine's memory is looked at."""
-
-FREE_S = 10.0
-"""How often, while more of it is in use than should be, what is kept of freed memory is returned: passes want it again,
-and get it slowly."""
 
 
 class Residency:
@@ -64,6 +63,7 @@ class Residency:
         kernels: where compiled code is kept, see `native`; None: there is to be none.
         progress: how many forward passes the device has finished, see `loading.Loader`.
         device_found: set once it is known that the device is there; None: it is known. No load fails before that.
+        sound: whether the device still computes; asked, in a thread, when a load has failed.
         clock: seconds, for last uses and pauses.
         chance: random numbers in [0, 1), for the pauses' jitter.
         reading: the memory of the device.
@@ -85,29 +85,29 @@ class Residency:
         kernels: Path | None = KEPT,
         progress: Callable[[], int] = lambda: 0,
         device_found: asyncio.Event | None = None,
+        sound: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         reading: Callable[[], Memory] | None = None,
         host_reading: Callable[[], Memory] = memory.machine,
     ) -> None:
+        self.lost = Future[None]()
+        """Fails when a load found the device lost for good: this worker is to leave."""
+        self.lost.set_running_or_notify_cancel()  # no longer cancelled by whoever stops waiting
         self._loaded = loaded
         self._pressure_percent = pressure_percent
-        self._device = device
         self._device_found = device_found
-        self._reading = reading or memory.of(device)
+        self._sound = sound
         self._host_reading = host_reading
         self._loader = Loader(weights_dir, cache_dir, device, precision, kernels, progress)
         self._models: Tier[Model] = Tier(max_bytes, pinned, clock)
         self._checkpoints: Tier[Opened] = Tier(host_bytes, pinned, clock)
+        reading = reading or memory.of(device)
+        self._pressure = Pressure(device, pressure_percent, reading, lambda: self._models.gone, clock)
         self._sizes: dict[ModelSpec, int] = {}
         """What models were found to take on the device."""
         self._loads: dict[ModelSpec, asyncio.Task[Model]] = {}
         self._failures = Failures(clock, chance)
-        self._clock = clock
-        self._freed = float("-inf")
-        """When what is kept was last returned because memory was short."""
-        self._returned = 0
-        """How many had been let go when freed memory was last returned to the system."""
         self._absent: set[ModelSpec] = set()
         """Those whose weights were not on this machine when they failed."""
         self._fetched_anew: set[ModelSpec] = set()
@@ -141,7 +141,7 @@ class Residency:
 
     def memory(self) -> Memory:
         """Of the device, now. Reading a CUDA device imports torch."""
-        return self._reading()
+        return self._pressure.read()
 
     @property
     def bytes(self) -> int:
@@ -162,6 +162,7 @@ class Residency:
             ModelLoadFailedError: it does not load; `WeightsUnavailableError` when no source has its weights. The
                 details' ``reason`` says why, ``retry_after`` when it is tried again.
             OutOfMemoryError: there is no room for it now.
+            UnavailableError: the device is lost, and this worker leaves.
         """
         spec = variant(spec, lora)
         if (model := self._models.find(key_of(spec))) is not None:
@@ -175,14 +176,13 @@ class Residency:
 
     def free(self) -> None:
         """Return what torch and the C library keep of freed memory to the device. From any thread."""
-        memory.give_back(self._device)
+        self._pressure.free()
 
     def relieve(self) -> bool:
         """Let a model go because memory of the device ran out; whether there was one. From any thread."""
         name = self._models.relieve()
         if name is not None:
             log.warning("out of memory: let %s go", base(name))
-        self._returned = self._models.gone
         self.free()
         return name is not None
 
@@ -190,7 +190,7 @@ class Residency:
         """Under high pressure let one model go, unless it is the only one; returns whether the pressure is high."""
         if self._loader.pins and self._host_reading().over(self._pressure_percent) > 0:
             self._checkpoints.relieve()
-        if not self._models.names() or self._over_now(0) <= 0 or self._over_without_kept() <= 0:
+        if not self._models.names() or self._pressure.over() <= 0 or self._pressure.over_without_kept() <= 0:
             return False
         if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
             log.info("let %s go: more than %g %% of the memory is in use", base(name), self._pressure_percent)
@@ -252,9 +252,7 @@ class Residency:
             if self._device_found is not None:  # else the cause may be that it is not there: nothing against the model
                 await self._device_found.wait()
             self._checkpoints.let_go(key_of(spec))
-            if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
-                self._absent.add(spec)
-            told = self._failures.note(spec, error)
+            told = await self._failed(spec, error)
         else:
             self._came(spec, model, began, "disk" if opened is None else "host memory")
             return model
@@ -263,6 +261,17 @@ class Residency:
             raise told
         finally:
             del told  # it holds on to this frame
+
+    async def _failed(self, spec: ModelSpec, error: Exception) -> SIEError:
+        """What the callers of a load are told. That the device is lost is nothing against the model."""
+        if not await asyncio.to_thread(self._sound):
+            log.critical("the device is lost, and this worker leaves", exc_info=error)
+            if not self.lost.done():
+                self.lost.set_exception(frameless(error))
+            return UnavailableError(LEAVING, retry_after=1.0)
+        if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
+            self._absent.add(spec)
+        return self._failures.note(spec, error)
 
     def _came(self, spec: ModelSpec, model: Model, began: float, origin: str) -> None:
         """It is loaded: the next failure is a first one."""
@@ -343,13 +352,13 @@ class Residency:
             raise _too_large(spec, need, most)
         now = asyncio.get_running_loop().time
         until = now() + RELEASE_S
-        scarce = min(need, max(0, await asyncio.to_thread(self._over_now, need)))
+        scarce = min(need, max(0, await asyncio.to_thread(self._pressure.over, need)))
         while not self._models.make_room(name, need, scarce=scarce):
             scarce = 0 if self._models.may_fit(name, need) else scarce  # else nobody has gone for it yet
             if self._models.arriving:
                 until = now() + RELEASE_S  # they arrive, and then they can be let go
             elif now() > until:
-                if self._over_now(need) > 0:
+                if self._pressure.over(need) > 0:
                     told = f"There is no room for {name_of(spec)} while others are in use."
                     raise OutOfMemoryError(told, reason="memory")
                 log.warning("those let go for %s are still in use; loaded over the limit", name_of(spec))
@@ -369,26 +378,6 @@ class Residency:
             log.warning("%s is not kept in the host's memory: %s", name_of(spec), error)
         finally:
             self._checkpoints.release(name)
-
-    def _over_now(self, need: int) -> int:
-        """So many bytes too many would be in use on the device, if ``need`` more were.
-
-        Where that is any, what was let go is returned to the system first: the C library and torch keep it.
-        """
-        over = self._reading().over(self._pressure_percent) + need
-        if over > 0 and self._returned < (gone := self._models.gone):
-            self._returned = gone
-            self.free()
-            over = self._reading().over(self._pressure_percent) + need
-        return over
-
-    def _over_without_kept(self) -> int:
-        """As `_over_now`, where what torch keeps of freed memory may be all there is too much: that goes first."""
-        if (now := self._clock()) - self._freed < FREE_S:
-            return 1
-        self._freed = now
-        self.free()
-        return self._over_now(0)
 
 
 def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:
