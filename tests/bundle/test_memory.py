@@ -67,6 +67,15 @@ def test_this_machines_memory_is_read_right() -> None:
     memory.give_back("cpu")
 
 
+def test_what_torch_keeps_unused_of_a_gpu_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (50 * MIB, 1000 * MIB))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 800 * MIB)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 300 * MIB)
+    assert memory.of("cuda:0")() == Memory(450 * MIB, 1000 * MIB)
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 2000 * MIB)  # as another thread has it by then
+    assert memory.of("cuda:0")().used == 0
+
+
 # In a process of its own, since it sets the C library. A thread fills and frees what a pass does, 20 times over.
 PASSES = """
 import resource, sys, threading

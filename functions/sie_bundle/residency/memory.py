@@ -1,7 +1,8 @@
 """Memory: how much of it is in use where models run, and the return of what was freed to the system.
 
 A CPU's is the machine's, or that of the control group (cgroup v2) that limits this process most. Pages of files that
-the system can drop at once, mapped weights among them, count as free: a model's file must not push a model out.
+the system can drop at once, mapped weights among them, count as free: a model's file must not push a model out. So does
+what torch keeps of a GPU's memory and nobody uses: it gives it to the next who asks, or back when there is no other.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ def keep_freed() -> None:
 def _cuda(device: str) -> Memory:
     import torch
 
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free, total = torch.cuda.mem_get_info(device)
-    return Memory(total - free, total)
+    return Memory(max(0, total - free - kept), total)
 
 
 def _meminfo(root: Path) -> Memory:
