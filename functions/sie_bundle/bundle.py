@@ -187,7 +187,7 @@ class Bundle:
         for duty in duties:
             self._duties.begin(duty)
         await warming.done()
-        check_device(self._settings.device)
+        await asyncio.to_thread(self._find_device)
         sys.setswitchinterval(LONG_SWITCH_S if self._on_gpu or cores.available() == 1 else SWITCH_S)
         self._device_found.set()
         self._duties.begin(self.residency.watch())
@@ -258,6 +258,12 @@ class Bundle:
     def _sound(self) -> bool:
         return is_sound(self._settings.device)
 
+    def _find_device(self) -> None:
+        """Refuse a GPU that torch does not find, and read one that it does, which makes its context: half a second."""
+        check_device(self._settings.device)
+        if self._on_gpu:
+            self.residency.memory()
+
     async def _device(self) -> None:
         """Fail when a pass or a load found the device lost: this process computes nothing any more, another may."""
         await asyncio.gather(*(asyncio.wrap_future(each.lost) for each in (self.executor, self.residency)))
@@ -305,11 +311,8 @@ class Bundle:
         return self._settings.device.startswith("cuda")
 
     def _memory(self) -> Memory:
-        """Of the device; of a GPU only once that was found, for the engine's import must not wait for a heartbeat, and
-        as long as it is there."""
-        lost = self.executor.lost.done() or self.residency.lost.done()
-        there = self._device_found.is_set() and not lost
-        return Memory(0, 0) if self._on_gpu and not there else self.residency.memory()
+        """Of the device; of a GPU as it was last read: to ask it may wait, and needs the engine."""
+        return self.residency.last_memory if self._on_gpu else self.residency.memory()
 
 
 def check_device(device: str) -> None:

@@ -39,6 +39,8 @@ class Pressure:
         self._reading = reading
         self._gone = gone
         self._clock = clock
+        self.last = Memory(0, 0)
+        """As it was last read."""
         self._eased = float("-inf")
         """When what is kept was last returned because memory was short."""
         self._returned = 0
@@ -46,7 +48,8 @@ class Pressure:
 
     def read(self) -> Memory:
         """The memory, now."""
-        return self._reading()
+        self.last = self._reading()
+        return self.last
 
     def free(self) -> None:
         """Return what is kept of freed memory to the device."""

@@ -140,8 +140,13 @@ class Residency:
         return self._failures.latest(count)
 
     def memory(self) -> Memory:
-        """Of the device, now. Reading a CUDA device imports torch."""
+        """Of the device, now. Reading a CUDA device imports torch, makes its context and may wait for the driver."""
         return self._pressure.read()
+
+    @property
+    def last_memory(self) -> Memory:
+        """Of the device, as it was last read, by whomever; ``watch`` does every second."""
+        return self._pressure.last
 
     @property
     def bytes(self) -> int:
@@ -167,8 +172,12 @@ class Residency:
         spec = variant(spec, lora)
         if (model := self._models.find(key_of(spec))) is not None:
             return model
+        if spec not in self._loads and (failure := self._failures.pausing(spec)) is not None:
+            if not await self._brought(spec):
+                raise failure.error
+            if (model := self._models.find(key_of(spec))) is not None:
+                return model  # others were told so before
         if spec not in self._loads:
-            self._refuse_while_it_pauses(spec)
             self._loads[spec] = asyncio.create_task(self._load(spec))
             self._loads[spec].add_done_callback(lambda load: self._ended(spec, load))
         # Shielded: a caller that leaves must not stop the load the others wait for.
@@ -190,7 +199,7 @@ class Residency:
         """Under high pressure let one model go, unless it is the only one; returns whether the pressure is high."""
         if self._loader.pins and self._host_reading().over(self._pressure_percent) > 0:
             self._checkpoints.relieve()
-        if not self._models.names() or self._pressure.over() <= 0 or self._pressure.over_without_kept() <= 0:
+        if self._pressure.over() <= 0 or not self._models.names() or self._pressure.over_without_kept() <= 0:
             return False
         if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
             log.info("let %s go: more than %g %% of the memory is in use", base(name), self._pressure_percent)
@@ -229,12 +238,9 @@ class Residency:
         """Start no further load."""
         self._loader.close()
 
-    def _refuse_while_it_pauses(self, spec: ModelSpec) -> None:
-        if (failure := self._failures.pausing(spec)) is None:
-            return
-        if spec in self._absent and self._loader.here(spec):
-            return  # somebody has brought them meanwhile
-        raise failure.error
+    async def _brought(self, spec: ModelSpec) -> bool:
+        """Whether weights that were not here have been put here meanwhile."""
+        return spec in self._absent and await asyncio.to_thread(self._loader.here, spec)
 
     def _ended(self, spec: ModelSpec, load: asyncio.Task[Model]) -> None:
         del self._loads[spec]
@@ -269,7 +275,7 @@ class Residency:
             if not self.lost.done():
                 self.lost.set_exception(frameless(error))
             return UnavailableError(LEAVING, retry_after=1.0)
-        if isinstance(error, WeightsUnavailableError) and not self._loader.here(spec):
+        if isinstance(error, WeightsUnavailableError) and not await asyncio.to_thread(self._loader.here, spec):
             self._absent.add(spec)
         return self._failures.note(spec, error)
 
@@ -293,7 +299,9 @@ class Residency:
             opened = await self._loader.open(spec)
             model = await self._make(opened, behind)
         except SIEError as error:
-            if classify(error) != "corrupt" or spec in self._fetched_anew or not self._loader.fetched(spec):
+            if classify(error) != "corrupt" or spec in self._fetched_anew:
+                raise
+            if not await asyncio.to_thread(self._loader.fetched, spec):
                 raise
             log.warning("%s is damaged and fetched again: %s", name_of(spec), error)
             frameless(error)  # else what was made of them stays on the device, where nobody counts it any more
@@ -336,7 +344,7 @@ class Residency:
             try:
                 return await self._loader.make(opened, behind=behind)
             except Exception as error:
-                if classify(error) != "memory" or not self.relieve():
+                if classify(error) != "memory" or not await asyncio.to_thread(self.relieve):
                     raise
 
     async def _room(self, spec: ModelSpec, opened: Opened) -> None:
@@ -358,13 +366,13 @@ class Residency:
             if self._models.arriving:
                 until = now() + RELEASE_S  # they arrive, and then they can be let go
             elif now() > until:
-                if self._pressure.over(need) > 0:
+                if await asyncio.to_thread(self._pressure.over, need) > 0:
                     told = f"There is no room for {name_of(spec)} while others are in use."
                     raise OutOfMemoryError(told, reason="memory")
                 log.warning("those let go for %s are still in use; loaded over the limit", name_of(spec))
-                return self._models.reserve(name, need)
+                self._models.reserve(name, need)
+                return
             await asyncio.sleep(LOOK_S)
-        return None
 
     async def _keep(self, spec: ModelSpec, opened: Opened, model: Model) -> None:
         """Keep the checkpoint in the host's memory, if there is room for it."""
