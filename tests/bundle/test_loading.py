@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import subprocess
 import sys
 import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,11 +17,9 @@ from sie_bundle.engine import cores
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.row import Row
 from sie_bundle.models import model as engine
-from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.model import EncoderModel, Model
 from sie_bundle.residency import memory
 from sie_bundle.residency.loading import FETCHES, NICENESS, Loader
-from sie_bundle.residency.pinned import pin
 from sie_bundle.residency.residency import Residency
 from sie_bundle.weights import weights
 from sie_bundle.weights.weights import Weights
@@ -172,20 +168,6 @@ async def test_a_model_is_released_by_the_thread_that_made_it(tiny_folder: Path,
     model = await loader.make(opened, behind=True)
     assert sys.getrefcount(model) == 2
     loader.close()
-
-
-def test_a_pinned_checkpoint_holds_on_to_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)  # which takes a CUDA device
-    checkpoint = Checkpoint(tiny_model.spec(tiny_model.make(tmp_path)), tmp_path)
-    files, names = weakref.ref(checkpoint.tensors), [*checkpoint.tensors]
-    gc.disable()
-    try:
-        pin(checkpoint)
-        assert files() is None
-    finally:
-        gc.enable()
-    checkpoint.let_go(names[0])
-    assert [*checkpoint.tensors] == names
 
 
 @pytest.mark.gpu

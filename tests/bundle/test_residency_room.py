@@ -356,7 +356,7 @@ async def test_a_checkpoint_that_host_memory_cannot_hold_drives_no_other_out(
     models = residency(tmp_path, loads, clock, max_bytes=10 * size, host_bytes=2 * size)
     await models.model(small)
     await models.model(large)
-    await eventually(lambda: not models._keeping)
+    await eventually(lambda: not models._host.busy)
     while models.relieve():
         pass
     await models.model(small)

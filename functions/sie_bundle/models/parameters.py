@@ -25,6 +25,9 @@ from sie_sdk.errors import ModelLoadFailedError
 STORED = (*FLOATS, torch.float64)
 """What a tensor may be stored as: numbers that stand for themselves."""
 
+PIECE = 1 << 24
+"""Numbers that are cast at a time on a device, which has to have them in both types meanwhile."""
+
 
 class Parameters:
     """A checkpoint's parameters for one device.
@@ -83,11 +86,26 @@ class Parameters:
         if self.device.type == "cpu" and tensor.dtype is not dtype:
             moved = buffers.empty(tensor.shape, dtype).copy_(tensor)
         else:
-            moved = tensor.to(device=self.device, dtype=dtype)
+            moved = self._moved(tensor, dtype)
         self.bytes += moved.nbytes
         if copied := moved is not tensor:
             self._let_go(name)
         return moved, copied
+
+    def _moved(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """On the device. From pinned memory nothing waits for it, which its owner has to do, and it is cast there.
+
+        torch by itself would cast it on the CPU, into memory that is not pinned, and wait for that.
+        """
+        if not tensor.is_pinned():
+            return tensor.to(device=self.device, dtype=dtype)
+        if tensor.dtype is dtype:
+            return tensor.to(self.device, non_blocking=True)
+        moved = torch.empty(tensor.shape, dtype=dtype, device=self.device)
+        stored, cast = tensor.reshape(-1), moved.view(-1)
+        for start in range(0, len(stored), PIECE):
+            cast[start : start + PIECE].copy_(stored[start : start + PIECE].to(self.device, non_blocking=True))
+        return moved
 
     def table(self, name: str, rows: int = 1) -> Tensor:
         """An embedding table. On a CPU as it is stored, so that only the rows in use are ever read from the file.

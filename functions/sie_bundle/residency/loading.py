@@ -53,7 +53,7 @@ class Opened(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
     checkpoint: Checkpoint
     bytes: int
-    """Of its tensors as they are stored: what it takes in host memory, and about what on a device."""
+    """What it takes in host memory, and about what on a device: those of its tensors as they are stored or kept."""
     least: int = 0
     """What its model takes on a device whatever else it takes, as far as that is known before it is made."""
     fit: Fit | None = None
@@ -181,10 +181,17 @@ class Loader:
         from sie_bundle.models.model import EncoderModel
         from sie_bundle.residency.pinned import pin
 
+        size = opened.bytes
         if self.pins:
-            await asyncio.get_running_loop().run_in_executor(_one_core(NICENESS), pin, opened.checkpoint)
+            size = await asyncio.get_running_loop().run_in_executor(_one_core(NICENESS), pin, opened.checkpoint)
         fit = model.fit if type(model) is EncoderModel else None
-        return Opened(opened.checkpoint, opened.bytes, opened.least, fit, kept=True)
+        return Opened(opened.checkpoint, size, opened.least, fit, kept=True)
+
+    def unpin(self) -> None:
+        """Return to the system what checkpoints that were copied to its pages have left there."""
+        from sie_bundle.residency.pinned import unpin
+
+        unpin()
 
     def close(self) -> None:
         """Start no further load: this process is about to leave."""

@@ -3,7 +3,8 @@
 Three tiers: on the device as a model, in the host's memory as an open checkpoint, on disk as a folder. What is in them
 is a variant of a model (``sie_config.model.variant``): with one of its LoRAs or none. Owns the state of each load, and
 when what is tried. Not here: the account of a tier (``tier``), who goes first (``eviction``), when freed memory is
-returned (``pressure``), the threads (``loading``), the pauses after a failure (``load_failure``).
+returned (``pressure``), what the host's memory keeps (``host``), the threads (``loading``), the pauses after a failure
+(``load_failure``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sie_bundle.engine.executor import LEAVING
 from sie_bundle.engine.failure import frameless
 from sie_bundle.engine.native import KEPT
 from sie_bundle.residency import memory
+from sie_bundle.residency.host import Host
 from sie_bundle.residency.load_failure import Failure, Failures, classify
 from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
@@ -98,10 +100,9 @@ class Residency:
         self._pressure_percent = pressure_percent
         self._device_found = device_found
         self._sound = sound
-        self._host_reading = host_reading
         self._loader = Loader(weights_dir, cache_dir, device, precision, kernels, progress)
         self._models: Tier[Model] = Tier(max_bytes, pinned, clock)
-        self._checkpoints: Tier[Opened] = Tier(host_bytes, pinned, clock)
+        self._host = Host(self._loader, host_bytes, pressure_percent, pinned, host_reading, clock)
         reading = reading or memory.of(device)
         self._pressure = Pressure(device, pressure_percent, reading, lambda: self._models.gone, clock)
         self._sizes: dict[ModelSpec, int] = {}
@@ -112,7 +113,6 @@ class Residency:
         """Those whose weights were not on this machine when they failed."""
         self._fetched_anew: set[ModelSpec] = set()
         """Those that were damaged and have not loaded since."""
-        self._keeping: set[asyncio.Task[None]] = set()
 
     def resident(self) -> tuple[str, ...]:
         """The variants that are loaded, by `name_of`, least recently used first."""
@@ -197,8 +197,7 @@ class Residency:
 
     def ease(self) -> bool:
         """Under high pressure let one model go, unless it is the only one; returns whether the pressure is high."""
-        if self._loader.pins and self._host_reading().over(self._pressure_percent) > 0:
-            self._checkpoints.relieve()
+        self._host.ease()
         if self._pressure.over() <= 0 or not self._models.names() or self._pressure.over_without_kept() <= 0:
             return False
         if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
@@ -216,12 +215,12 @@ class Residency:
         """Let go the models of specs that were changed, once no request was computed by those for a while."""
         for name in self._models.retire(SUPERSEDED_S):
             log.info("let %s go: its spec was changed", base(name))
-        self._checkpoints.retire(SUPERSEDED_S)
+        self._host.kept.retire(SUPERSEDED_S)
 
     def pin(self, names: Collection[str]) -> None:
         """From now on never let exactly these models go."""
         self._models.pin(names)
-        self._checkpoints.pin(names)
+        self._host.kept.pin(names)
 
     async def hold(self, spec: ModelSpec) -> None:
         """Load a pinned model, with its profile's LoRA, before anybody asks for it, trying until it is there."""
@@ -250,14 +249,14 @@ class Residency:
     async def _load(self, spec: ModelSpec) -> Model:
         began = time.monotonic()
         try:
-            opened = self._kept(spec)
+            opened = self._host.kept.find(key_of(spec))
             model = await (self._bring(spec) if opened is None else self._make(opened, behind=False))
         except Exception as error:
             if not isinstance(error, SIEError):
                 log.exception("loading %s failed", name_of(spec))
             if self._device_found is not None:  # else the cause may be that it is not there: nothing against the model
                 await self._device_found.wait()
-            self._checkpoints.let_go(key_of(spec))
+            self._host.kept.let_go(key_of(spec))
             told = await self._failed(spec, error)
         else:
             self._came(spec, model, began, "disk" if opened is None else "host memory")
@@ -288,10 +287,6 @@ class Residency:
         log.info("loaded %s (%.0f MB) from %s in %.3f s", name_of(spec), model.bytes / 1e6, origin, took)
         self._loaded(name_of(spec))
 
-    def _kept(self, spec: ModelSpec) -> Opened | None:
-        """The open checkpoint of exactly this variant."""
-        return self._checkpoints.find(key_of(spec))
-
     async def _bring(self, spec: ModelSpec) -> Model:
         """From disk or a source. Damaged files that were fetched are fetched once more."""
         behind = bool(self._models.names())
@@ -307,9 +302,7 @@ class Residency:
             frameless(error)  # else what was made of them stays on the device, where nobody counts it any more
             opened = await self._anew(spec)
             model = await self._make(opened, behind)
-        keeping = asyncio.create_task(self._keep(spec, opened, model))
-        self._keeping.add(keeping)
-        keeping.add_done_callback(self._keeping.discard)
+        self._host.keep(opened, model)
         return model
 
     async def _anew(self, spec: ModelSpec) -> Opened:
@@ -373,19 +366,6 @@ class Residency:
                 self._models.reserve(name, need)
                 return
             await asyncio.sleep(LOOK_S)
-
-    async def _keep(self, spec: ModelSpec, opened: Opened, model: Model) -> None:
-        """Keep the checkpoint in the host's memory, if there is room for it."""
-        name = key_of(spec)
-        # What cannot fit would only drive the others out.
-        if opened.bytes > self._checkpoints.most(name) or not self._checkpoints.make_room(name, opened.bytes):
-            return
-        try:
-            self._checkpoints.put(name, await self._loader.keep(opened, model), opened.bytes)
-        except (MemoryError, RuntimeError) as error:
-            log.warning("%s is not kept in the host's memory: %s", name_of(spec), error)
-        finally:
-            self._checkpoints.release(name)
 
 
 def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:

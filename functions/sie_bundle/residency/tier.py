@@ -112,6 +112,12 @@ class Tier(Generic[T]):
         """Whether room is reserved for any."""
         return bool(self._reserved)
 
+    @property
+    def leaving(self) -> bool:
+        """Whether any that was let go is still in use."""
+        with self._lock:
+            return any(ref() is not None for ref, _ in self._leaving)
+
     def reserve(self, name: str, size: int) -> None:
         """Count ``size`` bytes under ``name`` from now on, whether they fit or not."""
         with self._lock:
