@@ -232,6 +232,7 @@ class Bundle:
         """To be told whenever the registry has changed."""
         self.worker.update_pulls()
         self._pins.changed()
+        self.residency.forget_all_but(lambda model: self._registry.serves(model, self._home))
 
     def _executor(self, settings: Settings) -> Executor:
         # A pass of one thread waits for no other: beside an event loop on the same cores, that is worth more than the

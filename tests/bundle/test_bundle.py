@@ -216,6 +216,9 @@ async def test_a_model_that_is_no_more_is_not_announced_as_one_that_did_not_load
     assert [*bundle.presence.now().failed] == [PLAIN]
     registry.remove(PLAIN)
     assert bundle.presence.now().failed == {}
+    bundle.catalogue_changed()
+    registry.put(absent)
+    assert bundle.presence.now().failed == {} and bundle.residency.failed(1) == []
 
 
 async def test_a_worker_without_its_device_takes_nothing_and_says_why(

@@ -169,6 +169,15 @@ def test_a_changed_spec_does_not_pause() -> None:
     assert some.note(changed, error("network")).retry_after == 1
 
 
+def test_of_models_that_are_served_no_more_nothing_is_kept() -> None:
+    some = failures(Clock())
+    other = tiny_model.spec(Path("unused"), "test/other")
+    for spec in (SPEC, other):
+        some.note(spec, error("gated"))
+    some.forget_all_but(lambda model: model == other.id)
+    assert [failure.spec for failure in some.latest(2)] == [other] and some.pausing(SPEC) is None
+
+
 def test_memory_that_ran_out_is_told_as_such_and_retryable() -> None:
     told = failures(Clock()).note(SPEC, MemoryError("secret"))
     assert isinstance(told, OutOfMemoryError)

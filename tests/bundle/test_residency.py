@@ -150,6 +150,35 @@ async def test_weights_that_somebody_brings_end_the_pause(tmp_path: Path, loads:
     assert loads == ["test/tiny"]
 
 
+async def test_weights_that_somebody_brings_and_that_do_not_load_pause_like_any_other(
+    tmp_path: Path, loads: Loads, clock: Clock
+) -> None:
+    folder = tmp_path / "model"
+    models, spec = residency(tmp_path, loads, clock), tiny_model.spec(folder)
+    with pytest.raises(WeightsUnavailableError):
+        await models.model(spec)
+    (tiny_model.make(folder) / "model.safetensors").write_bytes(b"torn")
+    for retry_after in (60, 59):
+        with pytest.raises(ModelLoadFailedError) as caught:
+            await models.model(spec)
+        assert caught.value.retry_after == retry_after
+        clock.now += 1
+
+
+async def test_of_specs_that_were_changed_and_of_models_that_are_gone_nothing_is_kept(
+    tiny_folder: Path, tmp_path: Path, loads: Loads, clock: Clock
+) -> None:
+    models, spec = residency(tmp_path, loads, clock), tiny_model.spec(tiny_folder)
+    absent = tiny_model.spec(tmp_path / "absent")
+    for length in range(8, 16):
+        await models.model(msgspec.structs.replace(spec, max_sequence_length=length))
+        with pytest.raises(WeightsUnavailableError):
+            await models.model(msgspec.structs.replace(absent, max_sequence_length=length))
+    assert len(models._sizes) == len(models.failed(9)) == 1
+    models.forget_all_but(lambda model: model != spec.id)
+    assert not models._sizes and models.failed(9) == []
+
+
 async def test_a_repaired_spec_does_not_wait_for_the_old_ones_pause(
     tiny_folder: Path, loads: Loads, clock: Clock
 ) -> None:

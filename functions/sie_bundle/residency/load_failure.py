@@ -70,6 +70,8 @@ class Failure(NamedTuple):
     in_a_row: int
     at: float
     again_at: float
+    absent: bool
+    """Whether the weights were not on this machine."""
 
 
 class Failures:
@@ -90,7 +92,7 @@ class Failures:
         error.retry_after = round(failure.again_at - self._clock(), 3)
         return failure._replace(error=error)
 
-    def note(self, spec: ModelSpec, error: Exception) -> SIEError:
+    def note(self, spec: ModelSpec, error: Exception, *, absent: bool = False) -> SIEError:
         """Take a failure down; returns what its callers are told, with ``retry_after`` and ``details["reason"]``."""
         reason = classify(error)
         last = self._last.get(name_of(spec))
@@ -100,7 +102,7 @@ class Failures:
         told.details["reason"] = reason
         now = self._clock()
         # A copy: what is raised holds on to what it came through, and with that to what the load had made so far.
-        self._last[name_of(spec)] = Failure(spec, _copied(told), reason, in_a_row, now, now + told.retry_after)
+        self._last[name_of(spec)] = Failure(spec, _copied(told), reason, in_a_row, now, now + told.retry_after, absent)
         return told
 
     def latest(self, count: int) -> list[Failure]:
@@ -110,6 +112,10 @@ class Failures:
     def forget(self, spec: ModelSpec) -> None:
         """It loads: the next failure is a first one."""
         self._last.pop(name_of(spec), None)
+
+    def forget_all_but(self, served: Callable[[str], bool]) -> None:
+        """What there is no more does not load, either. ``served``: whether a model is, by its id."""
+        self._last = {name: failure for name, failure in self._last.items() if served(failure.spec.id)}
 
 
 def _told(spec: ModelSpec, error: Exception, reason: Reason) -> SIEError:

@@ -105,14 +105,12 @@ class Residency:
         self._host = Host(self._loader, host_bytes, pressure_percent, pinned, host_reading, clock)
         reading = reading or memory.of(device)
         self._pressure = Pressure(device, pressure_percent, reading, lambda: self._models.gone, clock)
-        self._sizes: dict[ModelSpec, int] = {}
-        """What models were found to take on the device."""
+        self._sizes: dict[str, tuple[str, int]] = {}
+        """What variants were found to take on the device: by `name_of`, the `key_of` of the last and its bytes."""
         self._loads: dict[ModelSpec, asyncio.Task[Model]] = {}
         self._failures = Failures(clock, chance)
-        self._absent: set[ModelSpec] = set()
-        """Those whose weights were not on this machine when they failed."""
-        self._fetched_anew: set[ModelSpec] = set()
-        """Those that were damaged and have not loaded since."""
+        self._fetched_anew: dict[str, str] = {}
+        """Those that were damaged and have not loaded since: by `name_of`, the `key_of` of the last."""
 
     def resident(self) -> tuple[str, ...]:
         """The variants that are loaded, by `name_of`, least recently used first."""
@@ -138,6 +136,13 @@ class Residency:
     def failed(self, count: int) -> list[Failure]:
         """The models that did not load when they were last tried, the last ``count`` of them."""
         return self._failures.latest(count)
+
+    def forget_all_but(self, served: Callable[[str], bool]) -> None:
+        """Know no more of models that are not served than if they had never been. ``served``: by id."""
+        self._failures.forget_all_but(served)
+        for known in (self._sizes, self._fetched_anew):
+            for name in [name for name in known if not served(name.partition(":")[0])]:
+                del known[name]
 
     def memory(self) -> Memory:
         """Of the device, now. Reading a CUDA device imports torch, makes its context and may wait for the driver."""
@@ -173,7 +178,7 @@ class Residency:
         if (model := self._models.find(key_of(spec))) is not None:
             return model
         if spec not in self._loads and (failure := self._failures.pausing(spec)) is not None:
-            if not await self._brought(spec):
+            if not await self._brought(failure):
                 raise failure.error
             if (model := self._models.find(key_of(spec))) is not None:
                 return model  # others were told so before
@@ -237,9 +242,9 @@ class Residency:
         """Start no further load."""
         self._loader.close()
 
-    async def _brought(self, spec: ModelSpec) -> bool:
+    async def _brought(self, failure: Failure) -> bool:
         """Whether weights that were not here have been put here meanwhile."""
-        return spec in self._absent and await asyncio.to_thread(self._loader.here, spec)
+        return failure.absent and await asyncio.to_thread(self._loader.here, failure.spec)
 
     def _ended(self, spec: ModelSpec, load: asyncio.Task[Model]) -> None:
         del self._loads[spec]
@@ -274,15 +279,13 @@ class Residency:
             if not self.lost.done():
                 self.lost.set_exception(frameless(error))
             return UnavailableError(LEAVING, retry_after=1.0)
-        if isinstance(error, WeightsUnavailableError) and not await asyncio.to_thread(self._loader.here, spec):
-            self._absent.add(spec)
-        return self._failures.note(spec, error)
+        absent = isinstance(error, WeightsUnavailableError) and not await asyncio.to_thread(self._loader.here, spec)
+        return self._failures.note(spec, error, absent=absent)
 
     def _came(self, spec: ModelSpec, model: Model, began: float, origin: str) -> None:
         """It is loaded: the next failure is a first one."""
         self._failures.forget(spec)
-        self._absent.discard(spec)
-        self._fetched_anew.discard(spec)
+        self._fetched_anew.pop(name_of(spec), None)
         took = time.monotonic() - began
         log.info("loaded %s (%.0f MB) from %s in %.3f s", name_of(spec), model.bytes / 1e6, origin, took)
         self._loaded(name_of(spec))
@@ -294,7 +297,7 @@ class Residency:
             opened = await self._loader.open(spec)
             model = await self._make(opened, behind)
         except SIEError as error:
-            if classify(error) != "corrupt" or spec in self._fetched_anew:
+            if classify(error) != "corrupt" or self._fetched_anew.get(name_of(spec)) == key_of(spec):
                 raise
             if not await asyncio.to_thread(self._loader.fetched, spec):
                 raise
@@ -307,12 +310,12 @@ class Residency:
 
     async def _anew(self, spec: ModelSpec) -> Opened:
         """Fetched once more and opened. Where no source gave any, the damaged ones stay, and are worth another try."""
-        self._fetched_anew.add(spec)
+        self._fetched_anew[name_of(spec)] = key_of(spec)
         try:
             return await self._loader.open(spec, anew=True)
         except Exception as error:
             if classify(error) != "corrupt":
-                self._fetched_anew.discard(spec)
+                self._fetched_anew.pop(name_of(spec), None)
             raise
 
     async def _make(self, opened: Opened, behind: bool) -> Model:
@@ -322,7 +325,7 @@ class Residency:
         await self._room(spec, opened)
         try:
             model = await self._made(opened, behind)
-            self._sizes[spec] = model.bytes
+            self._sizes[name_of(spec)] = (name, model.bytes)
             if model.bytes > (most := self._models.most(name)):
                 raise _too_large(spec, model.bytes, most)
             self._models.put(name, model, model.bytes)
@@ -348,7 +351,8 @@ class Residency:
         """
         name = key_of(spec)
         most = self._models.most(name)
-        need = self._sizes.get(spec, max(opened.least, min(opened.bytes, most)))
+        known, size = self._sizes.get(name_of(spec), ("", 0))
+        need = size if known == name else max(opened.least, min(opened.bytes, most))
         if need > most:
             raise _too_large(spec, need, most)
         now = asyncio.get_running_loop().time
