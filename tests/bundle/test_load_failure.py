@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_bundle.residency.load_failure import JITTER, PAUSES, Failures, classify, most_hopeful, pause
-from sie_bundle.weights.source import REASONS, Reason
+from sie_bundle.residency.load_failure import JITTER, PAUSES, Failures, pause
+from sie_bundle.weights.source import REASONS, Reason, classify, most_hopeful
 from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError, SIEError, WeightsUnavailableError
 from tests import tiny_model
 

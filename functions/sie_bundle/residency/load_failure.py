@@ -1,16 +1,15 @@
-"""Load failures: what kind of failure it was, and when the model is worth another try. Never permanent.
+"""Load failures: when a model is worth another try, and what its callers are told until then. Never permanent.
 
-Owns the kinds, the pauses and the table of models that pause. Pure: the clock and the random numbers are passed in.
-Where the kinds of a source's failures come from: ``hub``, ``wheel``, ``weights``.
+Owns the pauses and the table of models that pause. Pure: the clock and the random numbers are passed in. What kinds of
+failure there are, and which one an error is: ``weights.source``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import NamedTuple
 
-from sie_bundle.engine.failure import is_out_of_memory
-from sie_bundle.weights.source import REASONS, Reason
+from sie_bundle.weights.source import Reason, classify
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.variant import name_of
 from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError, SIEError
@@ -33,26 +32,6 @@ PAUSES: dict[Reason, Pause] = {
 }
 JITTER = 0.1
 """Pauses differ by up to this part, so that many workers do not come back to a source in step."""
-
-
-def classify(error: BaseException | None) -> Reason:
-    """What kind of failure an error is, by its own word, its type, or what caused it."""
-    seen = set[int]()
-    while error is not None and id(error) not in seen:  # ``raise error from error`` makes a circle
-        seen.add(id(error))
-        if isinstance(error, SIEError) and error.details.get("reason") in REASONS:
-            return cast("Reason", error.details["reason"])
-        if isinstance(error, Exception) and is_out_of_memory(error):
-            return "memory"
-        if isinstance(error, ConnectionError | TimeoutError):
-            return "network"
-        error = error.__cause__
-    return "unknown"
-
-
-def most_hopeful(reasons: Iterable[Reason]) -> Reason:
-    """The reason of several sources' failures together: the one that is worth another try soonest."""
-    return min(reasons, key=REASONS.index, default="not_found")
 
 
 def pause(reason: Reason, failures: int, random: Callable[[], float]) -> float:

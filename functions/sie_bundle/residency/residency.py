@@ -23,11 +23,12 @@ from sie_bundle.engine.failure import frameless
 from sie_bundle.engine.native import KEPT
 from sie_bundle.residency import memory
 from sie_bundle.residency.host import Host
-from sie_bundle.residency.load_failure import Failure, Failures, classify
+from sie_bundle.residency.load_failure import Failure, Failures
 from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.pressure import Pressure
 from sie_bundle.residency.tier import Tier, base
+from sie_bundle.weights.source import classify
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.variant import ids_of, key_of, name_of, variant
 from sie_sdk.errors import OutOfMemoryError, SIEError, UnavailableError, WeightsUnavailableError

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sie_bundle.residency.load_failure import classify, most_hopeful
 from sie_bundle.weights import hub, layout, wheel
-from sie_bundle.weights.source import SourceError
+from sie_bundle.weights.source import SourceError, classify, most_hopeful
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.sources import HubSource, LocalSource, PackageSource, Source
 from sie_sdk.errors import WeightsUnavailableError
