@@ -6,5 +6,6 @@ import os
 
 
 def default_cache() -> str:
-    """The folder, unless ``SIE_CACHE_DIR`` says otherwise."""
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sie-knative")
+    """The folder: the one that ``SIE_CACHE_DIR`` says, else one in the user's cache."""
+    own = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sie-knative")
+    return os.environ.get("SIE_CACHE_DIR", own)

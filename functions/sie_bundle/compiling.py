@@ -31,7 +31,7 @@ log = logging.getLogger("sie.bundle.native")
 SOURCES = Path(__file__).parent / "engine" / "kernels"
 
 KEPT = Path(default_cache()) / "kernels"
-"""The folder of the user's cache where libraries are kept."""
+"""Where libraries are kept, as ``SIE_CACHE_DIR`` said when this process began."""
 
 _PASS = ("-fopenmp", "-mfma", "-mf16c", "-fno-math-errno", "-fno-trapping-math")
 _AVX512 = (*_PASS, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")

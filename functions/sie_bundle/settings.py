@@ -29,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True):
     weights_dir: str = ""
     """Where relative ``local`` weight sources are looked up."""
     cache_dir: str = msgspec.field(default_factory=default_cache)
-    """Where fetched weights are kept."""
+    """Where fetched weights and compiled code are kept."""
     max_in_hand: Annotated[int, msgspec.Meta(ge=1)] = 64
     """Requests taken from the queue at once: enough to fill batches, few enough to leave work to others."""
     batch_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True):
     weights, float32 for what is computed with them. Or one of the three."""
     kernels: Literal["auto", "off"] = "auto"
     """``auto``: a pass on a CPU and the reading of plain texts are compiled code, which images have for every CPU, and
-    which is elsewhere made once where there is a C++ compiler, and kept in the user's cache. ``off``: torch computes
+    which is elsewhere made once where there is a C++ compiler, and kept in ``cache_dir``. ``off``: torch computes
     each step, and Python reads texts."""
     model_bytes: Bytes = 8 * 1024**3
     """The most bytes of models on the device; the least recently used goes first."""

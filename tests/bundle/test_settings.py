@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from sie_bundle.bundle import check_device
@@ -29,6 +32,31 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(variable: str, value: 
     with pytest.raises(ConfigurationError, match=rf"{variable}='{value}' is wrong: .*(>|<=|regex)") as caught:
         settings.read(Settings, {variable: value})
     assert caught.value.field == variable
+
+
+# In a process of its own, since the second is known from when it begins.
+FOLDERS = """
+from sie_bundle.engine.native import KEPT
+from sie_bundle.settings import Settings
+from sie_sdk import settings
+print(settings.read(Settings).cache_dir, KEPT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "cache"),
+    [
+        ({"SIE_CACHE_DIR": "/kept"}, "/kept"),
+        ({"SIE_CACHE_DIR": "/kept", "XDG_CACHE_HOME": "/other"}, "/kept"),
+        ({"XDG_CACHE_HOME": "/other"}, "/other/sie-knative"),
+        ({}, "/home/of/somebody/.cache/sie-knative"),
+    ],
+)
+def test_compiled_code_is_kept_where_weights_are(told: dict[str, str], cache: str) -> None:
+    program = [sys.executable, "-c", FOLDERS]
+    environ = {"HOME": "/home/of/somebody", **told}
+    done = subprocess.run(program, env=environ, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == [cache, f"{cache}/kernels"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
