@@ -219,14 +219,18 @@ def load(
         ModelLoadFailedError: files that contradict the spec or each other, or a forward pass that is not finite; or
             what an adapter made lacks something of `Model`.
     """
-    if checkpoint.spec.precision != "auto":
-        precision = checkpoint.spec.precision
+    precision = precision_of(checkpoint.spec, precision)
     for entry in entry_points(group=ADAPTERS, name=checkpoint.spec.family):
         lazy_torch.whole()
         return _checked(cast("Load", entry.load())(checkpoint, device, precision), checkpoint.spec)
     model = EncoderModel(checkpoint, device, precision, kernels)
     model.try_out()
     return model
+
+
+def precision_of(spec: ModelSpec, wanted: str) -> str:
+    """What a model computes with: what its spec says, else what is wanted of all."""
+    return wanted if spec.precision == "auto" else spec.precision
 
 
 def _checked(model: Model, spec: ModelSpec) -> Model:

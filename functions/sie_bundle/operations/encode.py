@@ -106,7 +106,7 @@ def encode_rows(
         name: what errors call the text of that number.
     """
     task = spec.tasks.multivector if "multivector" in heads else None
-    longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
+    longest = options.longest(spec.max_sequence_length)
     queries = options.count("query_max_length", spec.max_sequence_length, spec.max_sequence_length)
     longest = min(longest, queries) if is_query else longest
     if task is None:

@@ -104,7 +104,7 @@ def _entities(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extr
     names = [name for name in labels.names if name != OUTSIDE]
     wanted = frozenset(_known(request.params.labels, names, spec)) if request.params.labels else None
     texts = [item.text or "" for item in request.items]
-    longest = _longest(spec, options)
+    longest = options.longest(spec.max_sequence_length)
     windows = _by_lots(texts, lambda lot, name: model.tokenizer.windows(lot, longest, task.overlap, name))
     rows = [row for own in windows for row in own.rows]
 
@@ -138,7 +138,7 @@ def _classes(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extra
     multi_label = options.flag("multi_label", task.multi_label)
     threshold, top_k = options.number("threshold", 0.0, 0.0, 1.0), options.count("top_k", len(labels), len(labels))
     rows = model.tokenizer.rows(
-        [item.text or "" for item in request.items], _longest(spec, options), options.overflow()
+        [item.text or "" for item in request.items], options.longest(spec.max_sequence_length), options.overflow()
     )
 
     def finish(computed: Mapping[str, Outputs], timing: Timing, usage: Usage) -> bytes:
@@ -170,7 +170,7 @@ def _entailment(model: Model, spec: ModelSpec, request: ExtractRequest, task: Ex
     rows = model.tokenizer.hypotheses(
         [item.text or "" for item in request.items],
         [entailment.hypothesis(template, label) for label in labels],
-        _longest(spec, options),
+        options.longest(spec.max_sequence_length),
         options.overflow(),
     )
 
@@ -193,7 +193,7 @@ def _spans(model: Model, spec: ModelSpec, request: ExtractRequest, task: Extract
     threshold = options.number("threshold", SPAN_THRESHOLD, 0.0, 1.0)
     flat, multi_label = options.flag("flat_ner", default=True), options.flag("multi_label", task.multi_label)
     texts = [item.text or "" for item in request.items]
-    longest = _longest(spec, options)
+    longest = options.longest(spec.max_sequence_length)
     read = _by_lots(
         texts, lambda lot, name: tokenizer.labelled(lot, labels, longest, task.overlap, most=MAX_WINDOWS, name=name)
     )
@@ -226,10 +226,6 @@ def _check_scores(scores: int) -> None:
             limit=MAX_SCORES,
             hint="Send fewer or shorter texts, or fewer labels, at once.",
         )
-
-
-def _longest(spec: ModelSpec, options: Options) -> int:
-    return options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
 
 
 def _known(asked: Sequence[str], labels: Sequence[str], spec: ModelSpec) -> Sequence[str]:

@@ -62,6 +62,10 @@ class Options:
             raise self.wrong(name, f"a whole number from 1 to {high}", limit=high)
         return value
 
+    def longest(self, most: int) -> int:
+        """The tokens of a text, of which the model takes ``most``."""
+        return self.count("max_seq_length", most, most)
+
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         """One of some strings."""
         if (value := self._given.get(name)) is None:

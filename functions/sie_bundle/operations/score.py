@@ -14,6 +14,7 @@ from sie_bundle.engine.outputs import Floats, Outputs
 from sie_bundle.engine.row import Row
 from sie_bundle.operations import prompts
 from sie_bundle.operations.aside import INLINE_ITEMS, INLINE_OUTPUT_BYTES
+from sie_bundle.operations.classification import sigmoid
 from sie_bundle.operations.encode import encode_rows
 from sie_bundle.operations.operation import Plan
 from sie_bundle.operations.options import Options, longest_text
@@ -60,7 +61,7 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
     if task.kind == "maxsim":
         return _maxsim(model, spec, request, options)
     _texts_only(request)
-    longest = options.count("max_seq_length", spec.max_sequence_length, spec.max_sequence_length)
+    longest = options.longest(spec.max_sequence_length)
     query, documents = request.query.text or "", [item.text or "" for item in request.items]
     if task.kind == "cross_encoder":
         rows = model.tokenizer.pairs(query, documents, longest, options.overflow())
@@ -162,11 +163,7 @@ def _texts_only(request: ScoreRequest) -> None:
 
 
 def _activated(scores: Floats, activation: str) -> Floats:
-    if activation == "none":
-        return scores
-    # By the half argument's tanh, which does not overflow.
-    squashed: Floats = 0.5 * (1 + np.tanh(0.5 * scores))
-    return squashed
+    return scores if activation == "none" else sigmoid(scores)
 
 
 def _reply(model: str, request: ScoreRequest, scores: Floats, timing: Timing, usage: Usage) -> bytes:

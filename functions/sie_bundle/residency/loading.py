@@ -200,7 +200,7 @@ class Loader:
         weights.stop()
 
     def _made(self, opened: Opened, behind: bool) -> Model:
-        from sie_bundle.models.model import EncoderModel, load
+        from sie_bundle.models.model import EncoderModel, load, precision_of
         from sie_bundle.residency.pacing import Pace, Paced
 
         checkpoint = copy.copy(opened.checkpoint)
@@ -209,19 +209,18 @@ class Loader:
         with _own_stream(self._device):
             if opened.fit is None:
                 return load(checkpoint, self._device, self._precision, self._kernels)
-            model = EncoderModel(checkpoint, self._device, self._wanted(checkpoint.spec), self._kernels)
+            model = EncoderModel(
+                checkpoint, self._device, precision_of(checkpoint.spec, self._precision), self._kernels
+            )
             model.fit = opened.fit
             return model
-
-    def _wanted(self, spec: ModelSpec) -> str:
-        return self._precision if spec.precision == "auto" else spec.precision
 
     def _least(self, checkpoint: Checkpoint) -> int:
         """What the layers of a packed encoder take; 0 of others.
 
         Of what stands beside the layers a model may take less than is stored, or nothing.
         """
-        from sie_bundle.models.model import ADAPTERS
+        from sie_bundle.models.model import ADAPTERS, precision_of
 
         spec, tensors = checkpoint.spec, checkpoint.tensors
         # A LoRA's sums are made when they are looked at, and how an adapter keeps numbers is its own affair.
@@ -232,7 +231,7 @@ class Loader:
             return 0
         layers = range(min(checkpoint.architecture.config.num_hidden_layers, len(tensors)))
         stems = tuple(prefix + family.layer.format(i) for prefix in family.prefixes for i in layers)
-        width = 4 if self._wanted(spec) == "float32" else 2
+        width = 4 if precision_of(spec, self._precision) == "float32" else 2
         return sum(width * tensors[name].numel() for name in tensors if name.startswith(stems))
 
 
