@@ -6,6 +6,7 @@ Owns the worker's name, its milestones since the process started and the state i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
@@ -27,6 +28,7 @@ BEAT_S = 1.0
 FAULT = 300
 """Characters of the first line of what keeps it from starting."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_made = itertools.count(1)
 
 
 class Counts(NamedTuple):
@@ -56,7 +58,7 @@ class Presence:
     """
 
     def __init__(self, broker: Broker, lane: Lane, counts: Callable[[], Counts], spawned_at: float = 0.0) -> None:
-        self.worker = f"{socket.gethostname()}-{os.getpid()}"
+        self.worker = _name(next(_made))
         self.state: Literal["starting", "ready", "draining"] = "starting"
         self.startup: dict[str, float] = {}
         self._broker = broker
@@ -128,6 +130,11 @@ class Presence:
             await self._broker.presence.delete(self.worker)
         except QueueUnavailableError as error:
             log.warning("left without goodbye: %s", error)
+
+
+def _name(number: int) -> str:
+    """Without a number of a process's first worker, mostly its only one; ``sie serve`` has one for each lane."""
+    return f"{socket.gethostname()}-{os.getpid()}" + (f"-{number}" if number > 1 else "")
 
 
 def _resident_bytes() -> int:

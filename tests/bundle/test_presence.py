@@ -47,6 +47,13 @@ async def test_a_change_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert states(broker) == []
 
 
+async def test_two_workers_of_one_process_are_heard_of_as_two() -> None:
+    broker, support = MemoryBroker(), msgspec.structs.replace(LANE, pool="support")
+    for lane in (LANE, support):
+        await broker.beat(Presence(broker, lane, Counts).now())
+    assert sorted(state.lane.pool for state in states(broker)) == ["default", "support"]
+
+
 async def test_a_milestone_counts_from_the_decision_to_start_and_only_once() -> None:
     presence = Presence(MemoryBroker(), LANE, Counts, spawned_at=1.0)
     presence.milestone("engine")

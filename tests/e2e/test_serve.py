@@ -24,7 +24,8 @@ from sie_sdk import (
     SIEClient,
     WeightsUnavailableError,
 )
-from tests.e2e.conftest import serving
+from tests import tiny_model
+from tests.e2e.conftest import SPEC, serving
 from tests.platform import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -113,6 +114,19 @@ def test_one_process_has_no_pools_and_says_so(tiny: str) -> None:
         with pytest.raises(PoolNotFoundError):
             client.encode(MODEL, "hello", pool="team-a")
         assert client.encode(MODEL, "hello", pool="default").dense is not None
+
+
+def test_models_of_two_pools_are_both_warm(tmp_path: Path) -> None:
+    tiny_model.make(tmp_path / "tiny")
+    spec = SPEC.format(path="tiny")
+    (tmp_path / "default.yaml").write_text(spec)
+    (tmp_path / "support.yaml").write_text(spec.replace("test/tiny", "test/support") + "pool: support\n")
+    with serving("--models", str(tmp_path)) as url:
+        wait_until(
+            lambda: {row["pool"] for row in httpx.get(f"{url}/health").json()["workers"]} == {"default", "support"}
+        )
+        for model in (MODEL, "test/support"):
+            assert httpx.post(f"{url}/v1/encode/{model}", json={"items": [{"text": "hello"}]}).status_code == 200
 
 
 def test_a_cancelled_call_ends_at_once(tiny: str) -> None:
