@@ -15,12 +15,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from sie_bundle.engine.executor import Executor
+from sie_bundle.engine.outputs import SparseRow
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.family import AUTO, FAMILIES
 from sie_bundle.models.model import EncoderModel, Model, load
 from sie_bundle.operations import encode
 from sie_config.model import model_spec
 from sie_config.model.model_spec import ModelSpec
+from sie_config.model.sources import LocalSource
 from sie_sdk import results
 from sie_sdk.errors import ModelLoadFailedError
 from sie_sdk.types import EncodeRequest, Item, Timing, Usage
@@ -64,12 +66,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def spec_of(folder: Path, dim: int = DIM) -> ModelSpec:
+def spec_of(folder: Path, dim: int = DIM, tasks: Any = None) -> ModelSpec:
     document = {
         "id": "test/static",
         "revision": "1",
         "family": "static-embedding",
-        "tasks": {"dense": {"dim": dim}},
+        "tasks": tasks or {"dense": {"dim": dim}},
         "max_sequence_length": 64,
         "sources": [{"kind": "local", "path": str(folder)}],
     }
@@ -107,6 +109,88 @@ def test_a_model_that_lacks_what_is_asked_of_one_is_refused_when_it_is_loaded(
     entry = SimpleNamespace(load=lambda: lambda *_: SimpleNamespace(**has))
     monkeypatch.setattr("sie_bundle.models.model.entry_points", lambda **_: [entry])
     with pytest.raises(ModelLoadFailedError, match=f"made of test/static has no {name}"):
+        load(Checkpoint(spec_of(folder), folder))
+
+
+def adapted(
+    monkeypatch: pytest.MonkeyPatch, tiny: EncoderModel, spec: ModelSpec, outputs: dict[str, Any], **has: Any
+) -> Model:
+    """The model of an adapter that gives ``outputs`` for whatever two rows."""
+    own = {each: getattr(tiny, each) for each in Model.__annotations__} | {"spec": spec, "heads": tuple(outputs)} | has
+    entry = SimpleNamespace(load=lambda: lambda *_: SimpleNamespace(**own, forward=lambda rows, wanted: outputs))
+    monkeypatch.setattr("sie_bundle.models.model.entry_points", lambda **_: [entry])
+    (source,) = spec.sources
+    assert isinstance(source, LocalSource)
+    return load(Checkpoint(spec, Path(source.path)))
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
+DENSE, SPARSE = {"dense": {"dim": 4}}, {"sparse": {"dim": 9}}
+YES_NO = {"score": {"kind": "yes_no"}}
+CLASSES = {"extract": {"kind": "classes", "labels": ["a", "b", "c"]}}
+ROW = SparseRow(np.array([8], np.int32), ones(1))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "outputs", "told"),
+    [
+        (DENSE, {"dense": ones(2, 3)}, "computes 3 dense dimensions, its spec says 4"),
+        (DENSE, {"dense": [ones(4), ones(4)]}, r"as a list of ndarray, not as one numpy array \[rows, size\]"),
+        (DENSE, {"dense": ones(2, 4).astype(np.float64)}, "float64, not in float32"),
+        (DENSE, {"dense": ones(1, 4)}, "1 dense outputs for 2 rows"),
+        (DENSE, {"dense": ones(2, 4) * np.nan}, "not finite"),
+        (DENSE, {"dense": ones(2, 4), "pooled": ones(2, 3)}, "computes 3 pooled dimensions"),
+        (DENSE, {"dense": None}, "dense as nothing"),
+        (DENSE, {}, "has no head dense, which the tasks of its spec need; it has: none"),
+        (YES_NO, {"logits": ones(2, 1)}, "has no head yes_no, which the tasks of its spec need; it has: logits"),
+        (YES_NO, {"yes_no": ones(2, 2)}, "computes 2 yes_no dimensions, its spec says 1"),
+        (CLASSES, {"logits": ones(2, 4)}, "computes 4 logits, there are labels for 3"),
+        (SPARSE, {"sparse": ones(2, 9)}, "not as a list with one output for each row"),
+        (SPARSE, {"sparse": [ROW, ones(9)]}, r"not as SparseRow\(indices, values\)"),
+        (SPARSE, {"sparse": [ROW, SparseRow(np.array([9], np.int32), ones(1))]}, "index of 9, its spec says 9"),
+        ({"multivector": {"dim": 4}}, {"multivector": [ones(1, 4), ones(1, 4)]}, "for a row of 3 tokens"),
+    ],
+)
+def test_outputs_that_are_not_what_the_spec_says_are_refused_when_the_model_is_loaded(
+    tiny: EncoderModel, folder: Path, monkeypatch: pytest.MonkeyPatch, tasks: Any, outputs: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ModelLoadFailedError, match=told) as caught:
+        adapted(monkeypatch, tiny, spec_of(folder, tasks=tasks), outputs, labels=("a", "b", "c"))
+    assert "docs/models.md" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "outputs"),
+    [
+        (DENSE, {"dense": ones(2, 4)}),
+        (YES_NO, {"yes_no": ones(2, 1)}),
+        ({"score": {"kind": "cross_encoder"}}, {"logits": ones(2, 1)}),
+        (CLASSES, {"logits": ones(2, 3)}),
+        (SPARSE, {"sparse": [ROW, ROW]}),
+        ({"multivector": {"dim": 4}, "score": {"kind": "maxsim"}}, {"multivector": [ones(3, 4), ones(4, 4)]}),
+        ({"extract": {"kind": "entities"}}, {"token_logits": [ones(3, 3), ones(4, 3)]}),
+    ],
+)
+def test_outputs_as_the_contract_has_them_are_served(
+    tiny: EncoderModel, folder: Path, monkeypatch: pytest.MonkeyPatch, tasks: Any, outputs: dict[str, Any]
+) -> None:
+    model = adapted(monkeypatch, tiny, spec_of(folder, tasks=tasks), outputs, labels=("a", "b", "c"))
+    assert model.heads == tuple(outputs)
+
+
+def test_an_adapter_s_model_that_fails_its_first_pass_is_refused_with_the_reason(
+    tiny: EncoderModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(rows: Any, wanted: Any) -> Any:
+        raise ZeroDivisionError("by nothing")
+
+    has = {each: getattr(tiny, each) for each in Model.__annotations__}
+    entry = SimpleNamespace(load=lambda: lambda *_: SimpleNamespace(**has, forward=forward))
+    monkeypatch.setattr("sie_bundle.models.model.entry_points", lambda **_: [entry])
+    with pytest.raises(ModelLoadFailedError, match="test/static failed: ZeroDivisionError: by nothing"):
         load(Checkpoint(spec_of(folder), folder))
 
 

@@ -23,9 +23,9 @@ from sie_bundle.engine.outputs import Outputs, SparseRow, first_not_finite
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.precision import precision
 from sie_bundle.engine.row import Row, row
+from sie_bundle.models import trial
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.heads import heads
-from sie_bundle.models.label_tokenizer import LabelTokenizer
 from sie_bundle.models.packed_encoder import PackedEncoder
 from sie_bundle.models.parameters import Parameters
 from sie_bundle.models.tokenization import Tokenizer
@@ -65,13 +65,14 @@ class Model(Protocol):
             wanted: by the name of a head (see `heads.heads`), which rows want it.
 
         Returns:
-            One output for each row asked for, by head and in the order asked; float32.
+            One output for each row asked for, by head and in the order asked; float32. Of ``dense``, ``logits`` and
+            ``yes_no`` as one array [rows, size], of the others as a list.
         """
         ...
 
 
 class Load(Protocol):
-    """What an adapter's entry point leads to: a model of the files a spec names, on a device, tried out.
+    """What an adapter's entry point leads to: a model of the files a spec names, on a device. It is tried out here.
 
     ``device``: as torch names it. ``precision``: "auto", "float32", "bfloat16" or "float16".
     """
@@ -138,7 +139,7 @@ class EncoderModel:
         Raises:
             ModelLoadFailedError: it fails, or gives what is not finite or not what the spec says.
         """
-        first = self._first_rows()
+        first = trial.first_rows(self.tokenizer, self.spec, ["a"])
         try:
             outputs = self.forward(first, {head: [0] for head in self._heads})
         except SIEError:
@@ -156,12 +157,6 @@ class EncoderModel:
                     f"{self.spec.id} computes {first_output.shape[-1]} {name} dimensions, its spec says {task.dim}."
                 )
         self._fit_cost(first[0])
-
-    def _first_rows(self) -> list[Row]:
-        longest = self.spec.max_sequence_length
-        if isinstance(self.tokenizer, LabelTokenizer):
-            return self.tokenizer.labelled(["a"], ["a"], longest, 0)[0].rows
-        return self.tokenizer.rows(["a"], longest)
 
     def _fit_cost(self, first: Row) -> None:
         """Every pass of the ones in `SHAPES` that there is time for; the executor's own readings follow."""
@@ -217,12 +212,15 @@ def load(
 
     Raises:
         ModelLoadFailedError: files that contradict the spec or each other, or a forward pass that is not finite; or
-            what an adapter made lacks something of `Model`.
+            what an adapter made does not keep to `Model` and its spec.
     """
     precision = precision_of(checkpoint.spec, precision)
     for entry in entry_points(group=ADAPTERS, name=checkpoint.spec.family):
         lazy_torch.whole()
-        return _checked(cast("Load", entry.load())(checkpoint, device, precision), checkpoint.spec)
+        made = cast("Load", entry.load())(checkpoint, device, precision)
+        lacking = [name for name in (*Model.__annotations__, "forward") if getattr(made, name, None) is None]
+        trial.try_out(made, checkpoint.spec, lacking)
+        return made
     model = EncoderModel(checkpoint, device, precision, kernels)
     model.try_out()
     return model
@@ -231,14 +229,3 @@ def load(
 def precision_of(spec: ModelSpec, wanted: str) -> str:
     """What a model computes with: what its spec says, else what is wanted of all."""
     return wanted if spec.precision == "auto" else spec.precision
-
-
-def _checked(model: Model, spec: ModelSpec) -> Model:
-    """An adapter's model, which has all that is asked of one: what it lacks would be missed in a device's thread."""
-    lacks = [name for name in (*Model.__annotations__, "forward") if getattr(model, name, None) is None]
-    if lacks:
-        raise ModelLoadFailedError(
-            f"What the adapter of {spec.family!r} made of {spec.id} has no {', '.join(lacks)}.",
-            hint="docs/models.md says what a model has.",
-        )
-    return model
