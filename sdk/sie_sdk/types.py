@@ -126,9 +126,9 @@ def _read_null_as_absent(request: EncodeRequest | ExtractRequest, kind: type[Enc
 class Timing(msgspec.Struct, frozen=True):
     """Where the time went, in milliseconds. Neighbouring stages share one clock reading, so they add up to the total.
 
-    ``queue_ms``: accepted by the ingress until taken by a bundle. ``tokenization_ms``: parsing and tokenization (and
-    the model's load, on first use). ``batch_wait_ms``: waiting for the device. ``inference_ms``: the forward pass.
-    ``postprocessing_ms``: pooling's copy out, checks and serialising.
+    ``queue_ms``: accepted by the ingress until taken by a worker whose model is loaded; of a first request the load.
+    ``tokenization_ms``: parsing and tokenization. ``batch_wait_ms``: waiting for the device. ``inference_ms``: the
+    forward pass, with what others of the same batch take. ``postprocessing_ms``: checks, number formats, serialising.
     """
 
     queue_ms: float = 0.0

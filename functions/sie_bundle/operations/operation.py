@@ -100,7 +100,9 @@ class Operation(Generic[Parsed]):
         size = len(work.data)
         request = await self._aside(work, parsed_at_once(size), lambda: self._parse(work.data))
         spec = await spec_of(self._registry, work)
+        asked = time.monotonic()
         model = await self._residency.model(spec, lora_of(spec, options_of(request).get(LORA)))
+        waited_s = time.monotonic() - asked  # for the load of a model that was not there
         most = bytes_read_at_once(self._inline_bytes, model.tokenizer.plain, bulk=work.priority == "bulk")
         small = size <= most and len(request.items) <= INLINE_ITEMS
         small = small and size + self._repeated(spec, request) <= most
@@ -109,8 +111,8 @@ class Operation(Generic[Parsed]):
 
         def finish() -> bytes:
             timing = Timing(
-                queue_ms=_ms(queued_s),
-                tokenization_ms=_ms(done.queued - taken),
+                queue_ms=_ms(queued_s + waited_s),
+                tokenization_ms=_ms(done.queued - taken - waited_s),
                 batch_wait_ms=_ms(done.started - done.queued),
                 inference_ms=_ms(done.ended - done.started),
                 postprocessing_ms=_ms((replied := time.monotonic()) - done.ended),

@@ -74,8 +74,10 @@ IDENTITY: Final = (
 COMPUTED: Final = (
     Header("X-SIE-Worker", "Who computed it.", always=True),
     Header("X-SIE-Model-Revision", "The model's revision in the catalogue."),
-    Header("X-Queue-Time", "Milliseconds from the request to its worker.", float, always=True),
-    Header("X-Tokenization-Time", "Milliseconds of tokenization, and of the model's load on first use.", float),
+    Header(
+        "X-Queue-Time", "Milliseconds until a worker has taken the request and its model is loaded.", float, always=True
+    ),
+    Header("X-Tokenization-Time", "Milliseconds of reading the body and tokenization.", float),
     Header("X-Batch-Wait-Time", "Milliseconds of waiting for the device.", float),
     Header("X-Inference-Time", "Milliseconds of the forward pass.", float),
     Header("X-Postprocessing-Time", "Milliseconds from the forward pass to the finished reply.", float),
