@@ -256,7 +256,7 @@ class Worker:
 def unexpected(work: Work) -> SIEError:
     """What a caller is told of the error that is handled now, which nobody expected; the log has the rest."""
     log.exception("work %s (%s, %s) failed", work.id, work.op, work.model)
-    return SIEError("Something went wrong in the worker.", hint="Its log has the details under the job's id.")
+    return SIEError("Something went wrong in the worker.", hint=f"Its log has the details under {work.id}.")
 
 
 async def _give_back(delivery: Delivery, delay: float) -> None:

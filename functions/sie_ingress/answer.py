@@ -182,6 +182,7 @@ async def refuse_unknown(request: Request, error: Exception) -> Response:
     # This answer is sent from outside of the middleware.
     for name, value in request.scope.get("sie.identity", ()):
         answer.headers[name.decode()] = value.decode()
+    log.error("request %s failed: %s; its trace follows", answer.headers.get("x-request-id"), type(error).__name__)
     return answer
 
 

@@ -31,7 +31,7 @@ from sie_ingress.asked_again import AskedAgain
 from sie_ingress.beside import beside
 from sie_ingress.body import read_body
 from sie_ingress.headers import by_name
-from sie_ingress.identity import trace_of
+from sie_ingress.identity import trace_of, works_on
 from sie_ingress.lanes import Lanes
 from sie_ingress.operations import CHECKS
 from sie_ingress.pools import Pools
@@ -123,6 +123,7 @@ class Inference:
         media = wire.body_type(headers.get("content-type"))
         key = headers.get("idempotency-key")
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
+        works_on(request.scope, own_id)
         trace = trace_of(request.scope)
         # In no variable: a large body is not to stay until the answer.
         parsing = self.parse(operation, await read_body(request, self._settings.max_body_bytes), media)

@@ -13,7 +13,7 @@ from sie_ingress import trace_context
 from sie_ingress.trace_context import STATE_CHARACTERS, Trace
 from sie_sdk.version import PROTOCOL_VERSION, __version__
 from tests.conftest import eventually
-from tests.ingress.conftest import ROUTE, Desk
+from tests.ingress.conftest import MODEL, ROUTE, Desk
 
 ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACE = f"00-{ID}-00f067aa0ba902b7-01"
@@ -53,6 +53,31 @@ async def test_answers_of_every_kind_name_the_request_both_versions_and_the_trac
         assert answer.headers["traceparent"] == TRACE
         assert answer.headers["x-trace-id"] == ID
     assert len({answer.headers["x-request-id"] for answer in answers}) == len(answers)
+
+
+async def test_a_failed_request_is_found_in_both_logs_by_what_its_caller_was_told(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk.worker():
+        answer = await desk.encode("crash", X_Request_ID="mine-1")
+        embedded = await desk.post("/v1/embeddings", {"input": "crash", "model": MODEL}, X_Request_ID="mine-2")
+        await desk.encode("refuse", X_Request_ID="mine-3")
+    assert (answer.status_code, embedded.status_code, answer.headers["x-request-id"]) == (500, 500, "mine-1")
+    ingress = [record.getMessage() for record in caplog.records if record.name == "sie.ingress.identity"]
+    worker = [record.getMessage() for record in caplog.records if record.name == "sie.bundle.worker"]
+    for line, name, work in zip(ingress, ("mine-1", "mine-2"), worker, strict=True):
+        assert f"request {name} failed" in line and "500 INTERNAL_ERROR" in line
+        assert line.rpartition(" ")[2] in work
+    assert ingress[0].rpartition(" ")[2] in answer.json()["error"]["hint"]
+
+
+async def test_what_nobody_expected_of_the_ingress_is_logged_under_the_request_s_id(
+    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk.registry, "specs", lambda: 1 / 0)
+    answer = await desk.client.get("/v1/models", headers={"X-Request-ID": "mine-4"})
+    assert answer.status_code == 500
+    assert "request mine-4 failed: ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize("sent", [{"traceparent": TRACE, "tracestate": "vendor=1"}, {"tracestate": "vendor=1"}, {}])

@@ -30,7 +30,7 @@ from sie_ingress.body import read_body
 from sie_ingress.dialects import cohere, cohere_embed, openai, tei, tei_server
 from sie_ingress.dialects.dialect import Asking, Headers, Spoken, Write
 from sie_ingress.headers import by_name
-from sie_ingress.identity import trace_of
+from sie_ingress.identity import trace_of, works_on
 from sie_ingress.inference import Asked, Checked, Inference, Parsed
 from sie_ingress.lanes import Lanes
 from sie_ingress.settings import Settings
@@ -112,6 +112,7 @@ class Dialects:
         held = answer.prefer_wait(headers.get("prefer"), limit)
         hold_s, key = limit if held is None else held, headers.get("idempotency-key")
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
+        works_on(request.scope, own_id)
         checked, write = await self._checked(spoken, request, headers, terms, own_id, accepted)
         reply = await self._inference.answered(checked, Holds(hold_s, hold_s, key, take=memory.of(request.scope).take))
         if reply is None:
