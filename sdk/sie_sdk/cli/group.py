@@ -128,12 +128,23 @@ class Commands(click.Group):
         except SIEError as error:
             exits.tell(error)
             ctx.exit(exits.code(error))
+        except ModuleNotFoundError as error:
+            self._refuse_without(error, ctx)
+            raise
         except OSError as error:
             click.echo(f"Error: {error.filename or 'Reading or writing'}: {error.strerror or error}.", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(exits.INTERRUPTED)
+
+    def _refuse_without(self, error: ModuleNotFoundError, ctx: click.Context) -> None:
+        """Ends with the extra that a command lacks which imports what it needs only when it runs, as ``up`` does."""
+        entry = next((entry for entry in _installed() if entry.name == ctx.invoked_subcommand), None)
+        if entry is not None and not (error.name or "").startswith("sie_"):
+            stand_in = _missing(entry, error)
+            with click.Context(stand_in, parent=ctx, info_name=entry.name) as own:
+                stand_in.invoke(own)
 
 
 class Noun(click.Group):

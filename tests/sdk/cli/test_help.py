@@ -115,6 +115,15 @@ def test_a_command_whose_extra_is_missing_says_which(monkeypatch: pytest.MonkeyP
     assert "pip install '.[local]' in a clone" in result.stderr
 
 
+def test_a_command_that_misses_its_extra_only_when_it_runs_says_which_too(tmp_path: Path) -> None:
+    """As after `pip install sie-knative`, which brings no YAML."""
+    script = "import sys; sys.modules['yaml'] = None; from sie_sdk.cli import main; main(['up', '--port', '0'])"
+    environ = os.environ | {"SIE_STATE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert done.stderr.startswith("Error: sie up needs the [local] extra (import of yaml halted")
+
+
 def test_a_verb_whose_extra_is_missing_says_all_of_its_name_and_ends_with_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
