@@ -149,6 +149,7 @@ def test_matryoshka_takes_the_first_dimensions_back_to_length_one(prompted: Enco
 
 def test_a_length_the_model_was_not_trained_for_is_refused_with_those_it_was(prompted: EncoderModel) -> None:
     error = refused(prompted, options={"dimensions": 9})
+    assert "has no vectors of 9 dimensions" in error.message and error.hint == "It was trained for 8, 16, 32."
     assert error.field == "params.options.dimensions" and error.limit == "8, 16, 32"
 
 
@@ -298,10 +299,22 @@ def test_muvera_without_settings_takes_the_defaults_and_null_and_false_leave_it_
         assert run(colbert, options={"muvera": off})[0].dense is None
 
 
-@pytest.mark.parametrize("settings", [{"buckets": 3}, "on", 0])
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"buckets": 3}, "There is no 'buckets' in muvera."),
+        ({"dim": 3}, "There is no 'dim' in muvera."),
+        ("on", "muvera='on' is not true, false or a map of repetitions, simhash_bits, projection, final_dims, seed."),
+        (0, "muvera=0 is not true, false or a map"),
+    ],
+)
 @pytest.mark.parametrize("output", ["dense", "multivector"])
-def test_muvera_settings_it_does_not_know_are_refused(colbert: EncoderModel, output: str, settings: object) -> None:
-    assert refused(colbert, output_types=[output], options={"muvera": settings}).field == "params.options.muvera"
+def test_muvera_settings_it_does_not_know_are_refused(
+    colbert: EncoderModel, output: str, settings: object, told: str
+) -> None:
+    error = refused(colbert, output_types=[output], options={"muvera": settings})
+    assert error.field == "params.options.muvera" and error.message.startswith(told)
+    assert error.limit == "repetitions, simhash_bits, projection, final_dims, seed"
 
 
 def test_muvera_of_a_model_without_multivectors_is_refused(tiny: EncoderModel) -> None:

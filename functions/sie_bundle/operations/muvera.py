@@ -113,6 +113,10 @@ class Muvera(msgspec.Struct, frozen=True):
         return _encode(self, documents, _averages)
 
 
+SIZES: Final = tuple(name for name in Muvera.__struct_fields__ if name != "dim")
+"""What a request may say of one; ``dim`` is the model's."""
+
+
 class Draws(NamedTuple):
     """The random choices of a record.
 
