@@ -146,6 +146,6 @@ def meta(version: int, tokens: int, **billed: int) -> dict[str, Any]:
 
 def refuse(error: SIEError, items: str) -> Refusal:
     """``{"message", ...}`` and the ``detail`` that Jina's clients read. ``items``: what the route calls the items."""
-    error = renamed(error, items)
+    error = renamed(error, items, 'truncate "END"' if items == "texts" else "truncation true")
     said = {"message": str(error), "detail": str(error)}
     return Refusal(error.status or 500, _to_json.encode(said | error.to_wire() | said))

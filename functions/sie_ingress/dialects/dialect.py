@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -135,8 +135,20 @@ def overflow(truncate: bool | None) -> dict[str, Any]:
     return {} if truncate is None else {"overflow_policy": "truncate_text" if truncate else "error"}
 
 
-def renamed(error: SIEError, items: str) -> SIEError:
-    """The error with our names of fields as the dialect's; ``items``: what it calls the items."""
+CUT: Final = 'send overflow_policy "truncate_text"'
+"""How a worker says in a hint that a text may be cut."""
+
+
+def renamed(error: SIEError, items: str, cut: str) -> SIEError:
+    """The error with our names of fields as the dialect's.
+
+    Args:
+        error: may be changed.
+        items: what the dialect calls the items.
+        cut: what of the dialect has texts cut that are too long.
+    """
+    if error.hint:
+        error.hint = error.hint.replace(CUT, f"send {cut}")
     if (field := error.field) is None:
         return error
     own = re.sub(r"^items(\[\d+\])?(\.text)?$", rf"{items}\1", field)

@@ -229,7 +229,7 @@ def written(reply: bytes, write: Writer) -> bytes:
 
 def refuse(error: SIEError) -> Refusal:
     """``{"error": {message, type, param, code, ...}}``, and the ``detail`` that Jina's clients read."""
-    error, status = renamed(error, "input"), error.status or 500
+    error, status = renamed(error, "input", "truncate true"), error.status or 500
     kind = "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
     own = {"message": str(error), "type": kind, "param": error.field, "code": error.code}
     return Refusal(status, _to_json.encode({"error": own | error.to_wire() | own, "detail": str(error)}))

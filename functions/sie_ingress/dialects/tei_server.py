@@ -72,7 +72,7 @@ def absent(name: str) -> NotFoundError:
 def refuse(error: SIEError, items: str) -> Refusal:
     """``{"error", "error_type", ...}``. ``items``: what the route calls the items."""
     status, kind = _status(error)
-    error = renamed(error, items)
+    error = renamed(error, items, 'truncate true and truncation_direction "right"')
     said = {"error": str(error), "error_type": kind}
     return Refusal(status, _to_json.encode(said | error.to_wire() | said))
 

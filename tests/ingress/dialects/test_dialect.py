@@ -5,14 +5,36 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sie_ingress.dialects import cohere, cohere_embed, openai, tei
-from sie_ingress.dialects.dialect import MOST_VALUES
+from sie_bundle.models.checkpoint import Checkpoint
+from sie_ingress.dialects import cohere, cohere_embed, openai, tei, tei_server
+from sie_ingress.dialects.dialect import MOST_VALUES, Refusal
 from sie_sdk import wire
-from sie_sdk.errors import PayloadTooLargeError
+from sie_sdk.errors import InputTooLongError, PayloadTooLargeError, SIEError
+from tests import tiny_model
+
+
+@pytest.mark.parametrize(
+    ("refuse", "told"),
+    [
+        (partial(cohere.refuse, items="texts"), 'truncate "END"'),
+        (partial(cohere.refuse, items="documents"), "truncation true"),
+        (openai.refuse, "truncate true"),
+        (partial(tei_server.refuse, items="inputs"), 'truncate true and truncation_direction "right"'),
+    ],
+)
+def test_a_text_that_is_too_long_is_told_the_dialect_s_own_field_to_have_it_cut(
+    tmp_path: Path, refuse: Callable[[SIEError], Refusal], told: str
+) -> None:
+    folder = tiny_model.make(tmp_path)
+    with pytest.raises(InputTooLongError) as error:
+        Checkpoint(tiny_model.spec(folder), folder).tokenizer.rows(["hello " * 100], 8, "error")
+    body = refuse(error.value).body.decode().replace('\\"', '"')
+    assert f"or send {told}." in body and "overflow_policy" not in body
 
 
 @pytest.mark.parametrize(
