@@ -7,14 +7,17 @@ A wrong value stops the start with one line that names the variable. This module
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 
 from sie_sdk.errors import ConfigurationError
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+_RANGE = re.compile(r"`\w+` ([<>]=? \S+)$")
 
 DAY_S = 86_400.0
 Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
@@ -44,10 +47,20 @@ def read(settings: type[S], environ: Mapping[str, str] = os.environ) -> S:
         try:
             values[field.name] = msgspec.convert(environ[name], type=field.type, strict=False)
         except msgspec.ValidationError as error:
-            reason = f"one of {', '.join(known)} is meant" if (known := _choices(field.type)) else str(error)
+            reason = f"{_meant(field.type, str(error))} is meant"
             raise ConfigurationError(f"{name}={environ[name]!r} is wrong: {reason}.", field=name) from None
     return settings(**values)
 
 
-def _choices(kind: object) -> tuple[str, ...]:
-    return get_args(kind) if get_origin(kind) is Literal else ()
+def _meant(kind: object, fault: str) -> str:
+    """A value of this type as a person would call it; ``fault``: what msgspec says, which is understood of ranges."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if kind == Bytes:
+        return "a whole number of bytes, such as 8589934592,"
+    if kind in (Seconds, Positive):
+        return f"a number of seconds, {'0' if kind == Seconds else 'more than 0'} to {DAY_S:g},"
+    plain: Any = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    what = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(plain, "another value")
+    limit = _RANGE.search(fault)
+    return f"{what} {limit[1]}" if limit else what

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import pytest
@@ -34,6 +34,34 @@ def test_a_missing_or_wrong_value_names_its_variable(environ: dict[str, str], va
     with pytest.raises(ConfigurationError, match=variable) as caught:
         settings.read(Example, environ)
     assert caught.value.field == variable
+
+
+class Kinds(msgspec.Struct, frozen=True):
+    room: settings.Bytes = 1
+    held_s: settings.Seconds = 1.0
+    every_s: settings.Positive = 1.0
+    most: Annotated[int, msgspec.Meta(ge=0)] = 1
+    share: float = 0.5
+    verbose: bool = False
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("SIE_ROOM", "8GB", "a whole number of bytes, such as 8589934592, is meant"),
+        ("SIE_ROOM", "0", "a whole number of bytes"),
+        ("SIE_HELD_S", "5m", "a number of seconds, 0 to 86400, is meant"),
+        ("SIE_EVERY_S", "0", "a number of seconds, more than 0 to 86400, is meant"),
+        ("SIE_MOST", "-1", "a whole number >= 0 is meant"),
+        ("SIE_MOST", "many", "a whole number is meant"),
+        ("SIE_SHARE", "half", "a number is meant"),
+        ("SIE_VERBOSE", "maybe", "true or false is meant"),
+    ],
+)
+def test_a_wrong_value_is_told_in_words_what_is_meant(name: str, value: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        settings.read(Kinds, {name: value})
+    assert caught.value.message.startswith(f"{name}={value!r} is wrong: {told}")
 
 
 def test_a_value_that_is_none_of_the_known_ones_is_told_them() -> None:
