@@ -279,6 +279,12 @@ def _check_schema(schema: dict[str, Any], limits: Limits) -> None:
 
 def _parse(form: _Form[T], body: bytes, content_type: str | None, limits: Limits, most: int) -> T:
     media = body_type(content_type)
+    if not content_type and body[:64].lstrip()[:1] in (b"{", b"["):
+        raise InvalidInputError(
+            "The body looks like JSON and was to be read as msgpack: the request has no Content-Type.",
+            field="Content-Type",
+            hint=f"Send Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}').",
+        )
     try:
         if len(body) > limits.max_other_bytes:
             _check_other(body, media, limits.max_other_bytes, most)

@@ -107,8 +107,9 @@ def test_fields_at_their_default_do_not_travel() -> None:
 
 def test_a_body_without_a_type_is_msgpack_and_never_guessed_to_be_json() -> None:
     assert wire.parse_encode(wire.request_body(EncodeRequest([Item(text="a")])), None).items[0].text == "a"
-    with pytest.raises(InvalidInputError):
-        wire.parse_encode(b'{"items": [{"text": "a"}]}', None)
+    with pytest.raises(InvalidInputError, match=r"looks like JSON .* has no Content-Type") as refused:
+        wire.parse_encode(b'\n{"items": [{"text": "a"}]}', None)
+    assert refused.value.field == "Content-Type" and "application/json" in str(refused.value.hint)
 
 
 def test_parameters_of_the_content_type_are_ignored() -> None:
