@@ -14,12 +14,24 @@ from sie_config.cli import folder
 from sie_config.model import model_spec
 from sie_sdk.errors import ConfigurationError
 from tests.ingress.conftest import SPEC
+from tests.sdk.cli.running import sie
 
 TEXT = yaml.safe_dump(model_spec.document(SPEC))
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_a_bundle_and_a_machine_profile_that_do_not_exist_are_warned_of(tmp_path: Path) -> None:
+    named = {"bundle": "defalt", "machine_profiles": ["cpu", "l44", "quantum"]}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(model_spec.document(SPEC) | named))
+    done = sie("config", "validate", str(tmp_path))
+    told = [line for line in done.stderr.splitlines() if " bundle: " in line or " machine_profiles: " in line]
+    assert done.exit_code == 0 and len(told) == 3, done.stderr
+    assert told[0].endswith("bundle: defalt is no bundle of this version; did you mean default?")
+    assert told[1].endswith("machine_profiles: l44 is no machine profile; did you mean l4?")
+    assert "machine_profiles: quantum is no machine profile; known: cpu, t4, " in told[2]
 
 
 def test_specs_come_from_folders_files_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,9 +135,9 @@ def test_models_of_a_planned_bundle_and_planned_models_are_planned() -> None:
 
 
 def test_a_writer_is_warned_of_machines_nobody_knows_and_of_sizes_nobody_told() -> None:
-    unknown = msgspec.structs.replace(SMALL, machine_profiles=("cpu", "tpu"))
+    unknown = msgspec.structs.replace(SMALL, machine_profiles=("cpu", "quantum"))
     (warning,) = placement.warnings(unknown, CPU)
-    assert warning.startswith("machine_profiles: tpu is no machine profile (known: cpu, t4, ")
+    assert warning.startswith("machine_profiles: quantum is no machine profile; known: cpu, t4, ")
     unmeasured = msgspec.structs.replace(SMALL, parameters=0)
     (warning,) = placement.warnings(unmeasured, deployed("l4"))
     assert "Neither parameters nor bytes" in warning

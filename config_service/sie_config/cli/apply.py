@@ -14,7 +14,7 @@ import msgspec
 
 from sie_config.cli import folder, plan
 from sie_config.cli.service import EPOCH, ConfigService, asks_config, model_path
-from sie_config.deployment import bundle_spec
+from sie_config.deployment import bundle_spec, placement
 from sie_config.model import model_spec, validation
 from sie_sdk.cli import exits
 from sie_sdk.cli.seconds import Seconds
@@ -80,7 +80,7 @@ def validate(paths: Sequence[str], as_json: bool) -> None:
     families = {family for bundle in bundle_spec.load() for family in bundle.families}
     for document in documents:
         spec = model_spec.parse(document, origin=str(document["id"]))
-        for warning in validation.warnings(spec, families):
+        for warning in (*validation.warnings(spec, families), *placement.unknown_names(spec)):
             click.secho(f"Warning: {spec.id}: {warning}", fg="yellow", err=True)
     if not as_json:
         click.echo(f"{len(documents)} spec{'' if len(documents) == 1 else 's'}, no faults.")

@@ -16,6 +16,7 @@ import msgspec
 from sie_config.deployment import bundle_spec, machine_profile
 from sie_config.deployment.bundle_spec import BundleSpec
 from sie_config.deployment.machine_profile import GIB, MachineProfile, Precision
+from sie_config.model import structure
 from sie_config.model.model_spec import ModelSpec
 
 KEY: Final = "deployment"
@@ -124,11 +125,23 @@ def warnings(spec: ModelSpec, there: Deployment) -> Iterator[str]:
         yield f"{found.why[:1].upper()}{found.why[1:]}. {found.hint}".strip()
     elif found.planned and spec.status == "ready":
         yield f"Bundle {found.bundle} is planned: requests are refused until there is {found.why}."
-    known = [profile.name for profile in there.machine_profiles]
-    if unknown := [name for name in spec.machine_profiles if name not in known]:
-        yield f"machine_profiles: {', '.join(unknown)} is no machine profile (known: {', '.join(known)})."
+    yield from _unknown_machines(spec, [profile.name for profile in there.machine_profiles])
     if not spec.machine_profiles and not (spec.parameters or spec.bytes) and _counted(found, there):
         yield "Neither parameters nor bytes is given: nothing checks whether a machine's memory holds it."
+
+
+def unknown_names(spec: ModelSpec) -> Iterator[str]:
+    """What to tell where no deployment is at hand, of names that are not those of what comes with this version."""
+    bundles = [bundle.id for bundle in bundle_spec.load()]
+    if spec.bundle and spec.bundle.lower() not in bundles:
+        yield f"bundle: {spec.bundle} is no bundle of this version; {structure.nearest(spec.bundle, bundles)}"
+    yield from _unknown_machines(spec, [profile.name for profile in machine_profile.load()])
+
+
+def _unknown_machines(spec: ModelSpec, known: Sequence[str]) -> Iterator[str]:
+    for name in spec.machine_profiles:
+        if name not in known:
+            yield f"machine_profiles: {name} is no machine profile; {structure.nearest(name, known)}"
 
 
 def weights_bytes(spec: ModelSpec, profile: MachineProfile) -> int:
