@@ -24,7 +24,6 @@ from sie_config.model.model_spec import ModelSpec
 from sie_config.model.tasks import Multivector, Pooling
 from sie_sdk import outputs as wire_outputs
 from sie_sdk import replies, wire
-from sie_sdk.errors import InvalidInputError
 from sie_sdk.outputs import DenseOutput, MultivectorOutput, SparseOutput
 from sie_sdk.quantize import quantize
 from sie_sdk.types import EncodeRequest, OutputDtype, OutputType, Timing, Usage, asks_for_muvera
@@ -166,12 +165,7 @@ def _dense(model: Model, spec: ModelSpec, options: Options) -> tuple[int, str, b
     dims = options.count("dimensions", dense.dim, dense.dim)
     if dims != dense.dim and dims not in dense.dims:
         allowed = ", ".join(map(str, (*dense.dims, dense.dim)))
-        raise InvalidInputError(
-            f"{spec.id} has no vectors of {dims} dimensions.",
-            field=options.field("dimensions"),
-            limit=allowed,
-            hint=f"It was trained for {allowed}." if dense.dims else f"It has {allowed} only.",
-        )
+        raise options.wrong("dimensions", f"a length that {spec.id} has: {allowed}", limit=allowed)
     unit = options.flag("normalize", default=dense.normalize)
     head = "pooled" if dense.normalize and not unit else "dense"
     if (pooling := options.choice("pooling", dense.pooling, POOLINGS)) != dense.pooling:
@@ -183,23 +177,10 @@ def _dense(model: Model, spec: ModelSpec, options: Options) -> tuple[int, str, b
 
 
 def _muvera(spec: ModelSpec, options: Options) -> Muvera | None:
-    """The encoding ``options.muvera`` describes: true, or a map of the fields of `Muvera`; None and false: none."""
+    """The encoding ``options.muvera`` describes; None and false: none."""
     given = options.given("muvera")
     if (task := spec.tasks.multivector) is None or not asks_for_muvera(given):
         return None
-    from sie_bundle.operations.muvera import SIZES, Muvera
+    from sie_bundle.operations.muvera import of_option
 
-    if given is True:
-        return Muvera(dim=task.dim)
-    sizes = ", ".join(SIZES)
-    if not isinstance(given, dict):
-        raise options.wrong("muvera", f"true, false or a map of {sizes}", limit=sizes)
-    for name in given:
-        if name not in SIZES:
-            raise InvalidInputError(
-                f"There is no {str(name)[:80]!r} in muvera.",
-                field=options.field("muvera"),
-                limit=sizes,
-                hint=f"It has {sizes}.",
-            )
-    return Muvera(dim=task.dim, **given)
+    return of_option(given, task.dim)

@@ -117,6 +117,25 @@ SIZES: Final = tuple(name for name in Muvera.__struct_fields__ if name != "dim")
 """What a request may say of one; ``dim`` is the model's."""
 
 
+def of_option(given: object, dim: int) -> Muvera:
+    """The encoding of vectors of ``dim`` that a request's option describes: true, or a map of `SIZES`.
+
+    Raises:
+        InvalidInputError: it is neither, or a size that there is not or that is out of its range.
+    """
+    field, sizes = "params.options.muvera", ", ".join(SIZES)
+    if given is True:
+        return Muvera(dim)
+    if not isinstance(given, dict):
+        told = f"true, false or a map of {sizes}"
+        raise InvalidInputError(f"muvera={given!r} is not {told}.", field=field, limit=sizes, hint=f"Give {told}.")
+    for name in given:
+        if name not in SIZES:
+            told = f"There is no {str(name)[:80]!r} in muvera."
+            raise InvalidInputError(told, field=field, limit=sizes, hint=f"It may have {sizes}.")
+    return Muvera(dim, **given)
+
+
 class Draws(NamedTuple):
     """The random choices of a record.
 
