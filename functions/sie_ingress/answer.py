@@ -117,8 +117,8 @@ def _measured(head: Head) -> RawHeaders:
     return headers
 
 
-def from_job(job: Job, retry_after: float, held_s: float | None, late_s: float = 0.0) -> Response:
-    """202: the work is queued; where to ask and when. ``held_s``: the ``Prefer: wait`` that was honoured.
+def from_job(job: Job, retry_after: float, honoured: str | None, late_s: float = 0.0) -> Response:
+    """202: the work is queued; where to ask and when. ``honoured``: what was of the request's ``Prefer``.
 
     ``late_s``: how long its first worker should have been there.
     """
@@ -128,8 +128,8 @@ def from_job(job: Job, retry_after: float, held_s: float | None, late_s: float =
     message = f"Your job is queued; {expected}."
     status = JobStatus(id=job.id, state="queued", retry_after_s=round(retry_after, 1), message=message)
     headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": http_refusals.seconds(retry_after)}
-    if held_s is not None:
-        headers["Preference-Applied"] = f"wait={held_s:g}"
+    if honoured is not None:
+        headers["Preference-Applied"] = honoured
     return Response(replies.job_body(status), 202, headers, wire.JSON)
 
 
@@ -146,6 +146,11 @@ def prefer_wait(prefer: str | None, limit_s: float) -> float | None:
             f"Prefer: wait={value} is not a number of seconds.", field="Prefer", hint="Example: Prefer: wait=10"
         )
     return min(seconds, limit_s)
+
+
+def waited(held_s: float | None) -> str | None:
+    """The preference to wait that was honoured, as the answer says it."""
+    return None if held_s is None else f"wait={held_s:g}"
 
 
 def prefers_job(prefer: str | None) -> bool:

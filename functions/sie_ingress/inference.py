@@ -116,8 +116,9 @@ class Inference:
         headers = by_name(request.scope)
         terms = read_terms(headers, accepted)
         held = answer.prefer_wait(headers.get("prefer"), self._settings.request_timeout_s)
+        honoured = answer.waited(held)
         if held is None and answer.prefers_job(headers.get("prefer")):
-            held = 0.0
+            held, honoured = 0.0, "respond-async"
         spec = self._registry.resolve(request.path_params["model"])
         etag = self._registry.etag(spec.id)
         media = wire.body_type(headers.get("content-type"))
@@ -143,7 +144,7 @@ class Inference:
             if not holds.queued_anyway and (given_up := self._lanes.given_up(outcome.lane, outcome.id)) is not None:
                 raise given_up
             retry_after, late_s = await self._lanes.retry_after(outcome.lane), await self._lanes.late_s(outcome.lane)
-            return answer.from_job(outcome, retry_after, held, late_s)
+            return answer.from_job(outcome, retry_after, honoured, late_s)
         return await self._answers.from_reply(outcome, headers.get("accept"), headers.get("content-type"))
 
     async def parse(self, operation: Operation, body: bytes, media: wire.MediaType) -> Parsed:

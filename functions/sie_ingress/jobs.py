@@ -68,7 +68,7 @@ class Jobs:
         if (refusal := self._lanes.given_up(job.lane, job.id)) is not None:
             raise refusal
         retry_after, late_s = await self._lanes.retry_after(job.lane), await self._lanes.late_s(job.lane)
-        return answer.from_job(job, retry_after, held, late_s)
+        return answer.from_job(job, retry_after, answer.waited(held), late_s)
 
     async def _replies(self, job: Job, hold_s: float) -> list[Reply] | None:
         if hold_s <= 0:

@@ -60,6 +60,13 @@ def test_a_job_is_preferred_with_parameters_too(prefer: str) -> None:
     assert not answer.prefers_job(f'x="{prefer.replace(chr(34), "")}"')
 
 
+@pytest.mark.parametrize(
+    ("prefer", "honoured"), [("respond-async", "respond-async"), ("respond-async, wait=0", "wait=0")]
+)
+async def test_the_preference_that_was_honoured_is_told_as_it_was_sent(desk: Desk, prefer: str, honoured: str) -> None:
+    assert (await desk.encode("a", Prefer=prefer)).headers["preference-applied"] == honoured
+
+
 def test_quotes_that_do_not_end_take_no_time() -> None:
     assert len(preferences('"' * 60_000)) == 1
     assert len(preferences('a="' * 20_000 + "," * 20_000)) < 20_000

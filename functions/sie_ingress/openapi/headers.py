@@ -88,7 +88,7 @@ COMPUTED: Final = (
 ASK_AGAIN: Final = (
     Header("Location", "Where the answer will be.", always=True),
     Header("Retry-After", f"Seconds until it is expected there; {_WHOLE}", float, always=True),
-    Header("Preference-Applied", "`wait=N` when it was honoured."),
+    Header("Preference-Applied", "`wait=N` or `respond-async` when it was honoured."),
 )
 CODE: Final = Header("X-SIE-Error-Code", "The code of the error body.", always=True)
 RETRY: Final = Header("Retry-After", f"Seconds after which trying again makes sense; {_WHOLE}", float)
