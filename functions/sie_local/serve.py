@@ -98,7 +98,7 @@ async def main(host: str, port: int, models: str) -> None:
     async with process.serving(served, host, port, drain_s=drain_s, websockets=True) as bound:
         await asyncio.gather(*(bundle.start(warming) for bundle in bundles))
         readiness.begin()
-        log.info("serving %d models on http://%s:%d", len(registry.specs()), host, bound)
+        log.info("serving %s on http://%s:%d", _counted(registry), host, bound)
         if told := listening.warning(host, ingress.auth_tokens):
             log.warning("%s", told)
         await stop.wait()
@@ -108,6 +108,12 @@ async def main(host: str, port: int, models: str) -> None:
     await asyncio.gather(*(bundle.drain() for bundle in bundles))
     await duties.end()
     duties.check()
+
+
+def _counted(registry: Registry) -> str:
+    specs = registry.specs()
+    planned = sum(spec.status == "planned" for spec in specs)
+    return f"{len(specs) - planned} models" + (f" ({planned} more are planned)" if planned else "")
 
 
 def _on_lane(own: BundleSettings, lane: Lane) -> BundleSettings:

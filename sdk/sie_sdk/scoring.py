@@ -63,7 +63,7 @@ def maxsim_batch(queries: Sequence[Vectors], documents: Sequence[Vectors]) -> Fl
     return scores
 
 
-def cosine(query: npt.NDArray[Any], documents: npt.NDArray[Any]) -> Floats:
+def cosine(query: npt.ArrayLike, documents: npt.ArrayLike | Sequence[npt.ArrayLike]) -> Floats:
     """The cosine of a float vector ``[d]`` and each of ``[n, d]``, float32 ``[n]``; 0 with a vector of zeros.
 
     Raises:

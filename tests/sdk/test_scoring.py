@@ -150,6 +150,7 @@ def test_cosine_refuses_numbers_that_are_no_floats(dtype: str) -> None:
 def test_cosine_is_of_each_row_and_nought_with_nothing() -> None:
     rows = np.array([[2, 0], [1, 1], [0, -3], [0, 0]], np.float16)
     np.testing.assert_allclose(scoring.cosine(np.array([5.0, 0.0]), rows), [1, 0.5**0.5, 0, 0], atol=1e-6)
+    assert scoring.cosine([5.0, 0.0], list(rows)).tolist() == scoring.cosine(np.array([5.0, 0.0]), rows).tolist()
     assert scoring.cosine(np.zeros(2), rows).tolist() == [0, 0, 0, 0]
     assert scoring.cosine(np.zeros(2), np.array([])).tolist() == []
 
