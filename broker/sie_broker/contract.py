@@ -144,7 +144,8 @@ class Bucket(Protocol):
         """Call ``changed(key, value)`` for each later change (None = deleted) while the context is open.
 
         Not a log: after a broken connection changes may be missing, so readers also re-read. A `replace`, `remove`
-        or `commit` that is refused is told too. Filters by ``key``.
+        or `commit` that is refused is told too. ``key``: one key, or all that begin with what stands before ``>``:
+        whole parts, the last dot too.
         """
         ...
 

@@ -6,7 +6,6 @@ Owns queues, receipts, inboxes and buckets in plain dictionaries of one event lo
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import itertools
 import math
 import sys
@@ -48,6 +47,9 @@ ROUND = 1000
 """What queueing work anew adds to its attempt, which then counts from one again."""
 
 
+_Changed = Callable[[str, bytes | None], None]
+
+
 class _Kept(NamedTuple):
     """A value of a bucket, and when it ends on the steady clock."""
 
@@ -66,7 +68,8 @@ class MemoryBucket:
         self._values: dict[str, _Kept] = {}
         self._sweep_at = SWEEP_AT
         self._revisions = itertools.count(1)
-        self._watchers: list[tuple[str, Callable[[str, bytes | None], None]]] = []
+        self._watched: dict[str, list[_Changed]] = {}  # by key; each job that is waited for has one
+        self._watched_under: dict[str, list[_Changed]] = {}  # by what keys begin with; a handful
 
     async def get(self, key: str) -> bytes | None:
         return (await self.read(key)).value
@@ -110,13 +113,16 @@ class MemoryBucket:
         return True
 
     @asynccontextmanager
-    async def watch(self, changed: Callable[[str, bytes | None], None], key: str = ">") -> AsyncIterator[None]:
-        watcher = (key.replace(">", "*"), changed)
-        self._watchers.append(watcher)
+    async def watch(self, changed: _Changed, key: str = ">") -> AsyncIterator[None]:
+        watched = self._watched_under if key.endswith(">") else self._watched
+        watchers = watched.setdefault(name := key.removesuffix(">"), [])
+        watchers.append(changed)
         try:
             yield
         finally:
-            self._watchers.remove(watcher)
+            watchers.remove(changed)
+            if not watchers:
+                del watched[name]
 
     def _delete(self, key: str) -> None:
         if (kept := self._values.pop(key, None)) is not None:
@@ -143,9 +149,9 @@ class MemoryBucket:
         self._bytes = sum(len(kept.value) for kept in self._values.values())
 
     def _tell(self, key: str, value: bytes | None) -> None:
-        for pattern, changed in list(self._watchers):
-            if fnmatch.fnmatchcase(key, pattern):
-                changed(key, value)
+        told = [watchers for under, watchers in self._watched_under.items() if key.startswith(under)]
+        for changed in [*self._watched.get(key, ()), *itertools.chain(*told)]:
+            changed(key, value)
 
 
 class _Waiting:

@@ -150,7 +150,7 @@ async def test_wakes_of_a_lane_that_has_pods_cost_no_look() -> None:
 async def test_a_worker_that_completes_work_keeps_its_lane_alive() -> None:
     broker = MemoryBroker()
     async with holding(broker) as held:
-        await eventually(lambda: bool(broker.presence._watchers))
+        await eventually(lambda: bool(broker.presence._watched_under))
 
         await beat(broker, "w1")
         for completed in range(1, 30):
@@ -200,7 +200,7 @@ async def test_a_new_holder_begins_with_those_who_are_up_and_lets_them_go_after_
 async def test_those_who_are_heard_of_only_after_the_take_over_count_too() -> None:
     broker = MemoryBroker()
     async with holding(broker, settle_s=60) as held:
-        await eventually(lambda: bool(broker.presence._watchers))
+        await eventually(lambda: bool(broker.presence._watched_under))
         await beat(broker, "w1")
         await eventually(lambda: held.asked == [1])
         await beat(broker, "w2")
@@ -251,7 +251,7 @@ def standing(broker: MemoryBroker) -> tuple[int, float, bool, int, int] | None:
 async def test_pods_are_counted_by_the_rate_that_was_measured_and_the_next_holder_knows_it() -> None:
     broker = MemoryBroker()
     async with holding(broker) as held:
-        await eventually(lambda: bool(broker.presence._watchers))
+        await eventually(lambda: bool(broker.presence._watched_under))
         await beat(broker, "w1")
         await beat(broker, "w1", completed=20, busy_s=20.0)  # one a second, not two as was set
         await submit(broker, 3)
@@ -319,7 +319,7 @@ async def test_a_worker_that_cannot_start_says_why() -> None:
     broker = MemoryBroker()
     async with holding(broker, provision_s=0.3):
         await submit(broker, 1)
-        await eventually(lambda: bool(broker.presence._watchers))
+        await eventually(lambda: bool(broker.presence._watched_under))
         leaving = WorkerState("w1", LANE, "draining", time.time(), fault="no CUDA")
         await broker.presence.put("w1", msgspec.msgpack.encode(leaving))
         await eventually(lambda: "the last one to try said: no CUDA." in missing(broker)[0])

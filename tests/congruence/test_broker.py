@@ -343,15 +343,6 @@ async def gone(broker: Broker, pool: str) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_watch_sees_only_the_keys_it_asks_for(ready: Broker) -> None:
-    seen: list[str] = []
-    async with ready.jobs.watch(lambda key, _: seen.append(key), "result.a"):
-        await ready.jobs.put("result.b", b"")
-        await ready.jobs.put("result.a", b"x")
-        await eventually(lambda: bool(seen))
-    assert seen == ["result.a"]
-
-
 @pytest.mark.parametrize("kind", ["memory", "nats"])
 async def test_a_full_queue_refuses_its_own_work_alone(kind: str, request: pytest.FixtureRequest) -> None:
     full: Broker = MemoryBroker(max_queued=3)

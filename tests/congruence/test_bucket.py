@@ -9,6 +9,7 @@ import pytest
 
 from sie_broker.contract import Broker, Bucket
 from sie_broker.records import Entry, Put
+from tests.conftest import eventually
 
 
 @pytest.fixture
@@ -128,3 +129,47 @@ async def test_a_commit_takes_a_thousand_keys(broker: Broker) -> None:
     written = await broker.config.commit([Put(f"k.{n}", b"v") for n in range(1000)], {})
     assert written is not None and len(written) == 1000
     assert len(await broker.config.entries()) == 1000
+
+
+KEYS = ["result", "result.a", "result.a.b", "result.ab", "resulta", "job.result.a", "Result.a"]
+
+
+@pytest.mark.parametrize(
+    ("key", "heard"),
+    [
+        ("result.a", ["result.a"]),
+        ("result.>", ["result.a", "result.a.b", "result.ab"]),
+        ("result.a.>", ["result.a.b"]),
+        (">", KEYS),
+    ],
+)
+async def test_a_watch_hears_of_its_key_or_of_all_below_a_part_and_of_no_other(
+    bucket: Bucket, key: str, heard: list[str]
+) -> None:
+    seen: list[tuple[str, bytes | None]] = []
+    async with bucket.watch(lambda *change: seen.append(change), key):
+        for each in KEYS:
+            await bucket.put(each, b"1")
+        for each in KEYS:
+            await bucket.delete(each)
+        await eventually(lambda: len(seen) >= 2 * len(heard))
+    assert seen == [*((each, b"1") for each in heard), *((each, None) for each in heard)]
+
+
+async def test_each_who_watches_hears_and_one_that_leaves_takes_no_other_along(bucket: Bucket) -> None:
+    stays: list[str] = []
+    leaves: list[str] = []
+    for key in ("k.a", "k.>"):
+        async with bucket.watch(lambda key, _: stays.append(key), key):
+            async with bucket.watch(lambda key, _: leaves.append(key), key):
+                await bucket.put("k.a", b"1")
+                await eventually(lambda: (stays, leaves) == (["k.a"], ["k.a"]))
+            await bucket.put("k.a", b"2")
+            await eventually(lambda: stays == ["k.a", "k.a"])
+            assert leaves == ["k.a"]
+        await bucket.put("k.a", b"3")
+        async with bucket.watch(lambda key, _: stays.append(key), key):
+            await bucket.put("k.a", b"4")
+            await eventually(lambda: stays == ["k.a"] * 3)
+        stays.clear()
+        leaves.clear()
