@@ -31,6 +31,18 @@ FOLDERS_MAY_IMPORT = {
     "operations": {"engine", "models", "residency", "resolved"},
 }
 ENGINE_LINES = 2_000
+# Beside it, who needs NATS: processes that connect to a server, and what writes its configuration.
+JETSTREAM = ROOT / "broker" / "sie_broker" / "jetstream"
+DECLARED = {"sie_broker.jetstream.streams"}  # data
+NEEDS_NATS = {
+    "sie_broker/__main__.py",
+    "sie_config/__main__.py",
+    "sie_ingress/__main__.py",
+    "sie_bundle/__main__.py",
+    "sie_local/dlq.py",
+    "sie_config/cli/manifests.py",
+    "sie_config/deployment/component.py",
+}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers", "handler", "handlers"}
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 ALL = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]
@@ -90,6 +102,16 @@ def test_transformers_is_imported_by_a_model_that_needs_it_and_not_before() -> N
     lines = path.read_text().splitlines()
     assert any(line.strip() == "import transformers" for line in lines)
     assert not any(line.startswith(("import transformers", "from transformers")) for line in lines)
+
+
+def test_nats_is_imported_only_below_jetstream_and_that_only_by_who_needs_it() -> None:
+    for path in SOURCES:
+        if JETSTREAM in path.parents:
+            continue
+        modules = set(imported(path))
+        assert "nats" not in {module.split(".")[0] for module in modules}, path
+        if "/".join(path.relative_to(ROOT).parts[1:]) not in NEEDS_NATS:
+            assert {name for name in modules if name.startswith("sie_broker.jetstream")} <= DECLARED, path
 
 
 def test_the_sdk_needs_neither_torch_nor_nats() -> None:

@@ -10,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Awaitable, Callable
 from functools import partial
 
-import msgspec
-import nats.errors
-from nats.aio.client import Client
+from sie_sdk.errors import QueueUnavailableError
 
 log = logging.getLogger("sie.broker.clock")
 
@@ -56,21 +52,20 @@ class Clock:
             log.warning("this machine's clock is %.1f s %s, the NATS server's is used", abs(off), _side(off))
         self._ahead = ahead
 
-    async def follow(self, nc: Client, subject: str) -> None:
-        """Hear the server's clock every minute until cancelled; ``subject`` is a request it answers with its time."""
+    async def follow(self, ask: Callable[[], Awaitable[float]]) -> None:
+        """Hear the server's clock every minute until cancelled; ``ask`` as in `hear`."""
         while True:
-            heard = await self.ask(nc, subject)
+            heard = await self.hear(ask)
             await asyncio.sleep(ASK_EVERY_S if heard else ASK_AGAIN_S)
 
-    async def ask(self, nc: Client, subject: str) -> bool:
-        """Hear it once; whether it said anything."""
-        with suppress(nats.errors.Error, TimeoutError, ValueError, KeyError):
-            asked = self._steady()
-            answer = await nc.request(subject, b"", timeout=2)
-            said = msgspec.json.decode(answer.data)["ts"]
-            self.heard(datetime.fromisoformat(said).timestamp(), asked, self._steady())
-            return True
-        return False
+    async def hear(self, ask: Callable[[], Awaitable[float]]) -> bool:
+        """Hear it once; whether it said anything. ``ask``: its seconds, or `QueueUnavailableError`."""
+        asked = self._steady()
+        try:
+            self.heard(await ask(), asked, self._steady())
+        except QueueUnavailableError:
+            return False
+        return True
 
 
 def _side(off: float) -> str:

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from sie_broker.contract import Bucket
-from sie_broker.ending import end
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled, end
 from sie_broker.records import Entry
 from sie_sdk.errors import QueueUnavailableError
 

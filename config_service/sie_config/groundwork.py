@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from sie_broker.contract import Broker
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.records import Lane
 from sie_config.deployment import placement
 from sie_config.epochs import store

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sie_broker import clock
 from sie_broker.contract import Broker
-from sie_broker.ending import end
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled, end
 from sie_broker.pools.pool import DEFAULT, Pool, service_of
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane

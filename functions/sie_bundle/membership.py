@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from sie_broker.contract import Bucket
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.pools import pool as pools
 from sie_broker.pools.pool import Assignment
 from sie_sdk.errors import QueueUnavailableError

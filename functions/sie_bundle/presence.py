@@ -18,7 +18,7 @@ import msgspec
 
 from sie_broker import clock, process
 from sie_broker.contract import Broker
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.records import Lane, LoadFailure, WorkerState
 from sie_sdk.errors import QueueUnavailableError, SIEError
 

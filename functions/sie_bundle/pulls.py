@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from sie_broker.contract import Broker
-from sie_broker.ending import end
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled, end
 from sie_broker.records import PRIORITIES, Lane, Queue
 from sie_config.registry import Registry
 from sie_sdk.errors import QueueUnavailableError

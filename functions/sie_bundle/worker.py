@@ -14,8 +14,7 @@ from functools import partial
 
 from sie_broker import claim, clock, jobs
 from sie_broker.contract import Broker, Delivery
-from sie_broker.ending import end
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled, end
 from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
 from sie_broker.subjects import is_sink

@@ -15,7 +15,7 @@ import msgspec
 
 from sie_broker import clock
 from sie_broker.contract import Bucket
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.subjects import token
 from sie_config.epochs.mirror import Mirror
 from sie_sdk.errors import QueueUnavailableError

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import httpx
 
 from sie_broker import clock
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.pools.pool_table import PoolTable
 
 log = logging.getLogger("sie.ingress.config")

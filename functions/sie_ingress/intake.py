@@ -19,8 +19,7 @@ from sie_broker import clock, deadletters, jobs, subjects
 from sie_broker.contract import Broker, Room
 from sie_broker.events import binding, exchange, sinks
 from sie_broker.events.sinks import Sink
-from sie_broker.jetstream.parcels import work_off
-from sie_broker.parcel import Parcel
+from sie_broker.parcel import Parcel, work_off
 from sie_broker.records import MAX_DELIVERIES, DeadLetter, Reply
 from sie_ingress import trace_context
 from sie_ingress.beside import beside

@@ -16,7 +16,7 @@ from sie_broker import clock
 from sie_broker.contract import Broker
 from sie_broker.demand import lane_status
 from sie_broker.demand.lane_status import BELIEVED_S, LaneStatus
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.records import Lane, WorkerState
 from sie_broker.workers import Workers
 from sie_ingress.cold_starts import ColdStarts

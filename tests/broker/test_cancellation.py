@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-CONNECTION = importlib.import_module("sie_broker.jetstream.connection")
+CLIENT = importlib.import_module("sie_broker.jetstream.client")
 wait_for = vars(asyncio)["wait_for"]
 """With which nats-py waits for every answer."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_broker.clock import NEAR_S, Clock
-from sie_broker.jetstream.nats_broker import CLOCK, NatsBroker
+from sie_broker.jetstream import server_clock
+from sie_broker.jetstream.nats_broker import NatsBroker
 
 EPOCH = 1_800_000_000.0
 SECONDS = st.floats(-1e6, 1e6, allow_nan=False)
@@ -76,10 +78,10 @@ async def test_the_server_tells_its_time(nats_url: str) -> None:
     broker = NatsBroker(nats_url, name="test")
     await broker.connect()
     try:
-        heard = Clock(lambda: 0.0)
-        assert not await heard.ask(broker.nc, CLOCK), "the bucket is not there yet"
+        heard, ask = Clock(lambda: 0.0), partial(server_clock.ask, broker.nc)
+        assert not await heard.hear(ask), "the bucket is not there yet"
         await broker.provision([])
-        assert await heard.ask(broker.nc, CLOCK)
+        assert await heard.hear(ask)
         assert abs(heard.now() - time.time()) < 60
     finally:
         await broker.close()

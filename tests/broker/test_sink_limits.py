@@ -18,7 +18,6 @@ from sie_broker import claim, subjects
 from sie_broker.events import exchange, sinks
 from sie_broker.events.allow_list import AllowList
 from sie_broker.events.sinks import MAX_BYTES, PER_HOST, TRIES, UNSEEN, Dispatcher
-from sie_broker.jetstream import streams
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.merge import part_id
 from sie_broker.parcel import Parcel
@@ -149,7 +148,7 @@ async def test_a_result_that_no_message_holds_is_an_error_at_its_subject(far: Of
 async def test_what_kills_whoever_sends_it_is_a_dead_letter_after_some_and_can_be_sent_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
-    monkeypatch.setattr(streams, "QUEUE_ACK_WAIT_S", 1.0)
+    monkeypatch.setattr("sie_broker.parcel.ACK_WAIT_S", 1.0)
     async with at_hand(nats_url) as far:
         await due(far, "j", wire.JSON, 20_000 * parts, parts=parts)
         killed = 0

@@ -10,10 +10,8 @@ from sie_broker import subjects
 from sie_broker.contract import Broker
 from sie_broker.ending import end
 from sie_broker.events import sink_room, sinks
-from sie_broker.jetstream import streams
-from sie_broker.jetstream.parcels import work_off
 from sie_broker.merge import part_id
-from sie_broker.parcel import Parcel
+from sie_broker.parcel import Parcel, work_off
 from sie_sdk.errors import QueueUnavailableError
 from tests.broker.test_sinks import Office, buried, dispatching, office
 from tests.conftest import eventually
@@ -70,7 +68,7 @@ async def test_parts_of_which_one_expires_while_they_wait_for_their_turn_are_a_d
 async def test_what_fails_while_it_is_settled_is_delivered_again_and_what_failed_after_that_is_not(
     broker: Broker, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "QUEUE_ACK_WAIT_S", 0.05)
+    monkeypatch.setattr("sie_broker.parcel.ACK_WAIT_S", 0.05)
     seen: list[tuple[str, int]] = []
 
     async def settle(parcel: Parcel) -> None:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from sie_broker.events import binding
-from sie_broker.jetstream import parcels, streams
+from sie_broker.jetstream import parcels
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.jetstream.streams import EVENTS
 from sie_broker.records import Work
@@ -276,8 +276,8 @@ async def test_an_event_waits_in_its_queue_while_there_is_no_room_for_its_work(
 async def test_an_event_whose_ingress_dies_before_it_acknowledges_comes_to_another_and_is_one_job(
     broker: NatsBroker, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "QUEUE_ACK_WAIT_S", 1.0)
-    monkeypatch.setattr(parcels, "DRAIN_S", 0.0)
+    monkeypatch.setattr("sie_broker.parcel.ACK_WAIT_S", 1.0)
+    monkeypatch.setattr("sie_broker.parcel.DRAIN_S", 0.0)
     async with office(broker) as at, connected(nats_url) as producer:
         monkeypatch.setattr(parcels.NatsParcel, "ack", lambda _: asyncio.Event().wait())
         async with taking_in(broker, at):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sie_broker.events import binding
-from sie_broker.jetstream import streams
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
 from sie_broker.records import MAX_DELIVERIES
@@ -141,7 +140,7 @@ async def test_what_looks_like_the_servers_own_word_or_cannot_be_decoded_is_sett
 async def test_an_event_over_which_ingress_after_ingress_stumbles_is_a_dead_letter(
     broker: NatsBroker, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "QUEUE_ACK_WAIT_S", 0.2)
+    monkeypatch.setattr("sie_broker.parcel.ACK_WAIT_S", 0.2)
     async with office(broker) as at, connected(nats_url) as producer:
         requests = at.desk.ingress.state.event_requests
         check = requests.check

@@ -21,7 +21,7 @@ from sie_broker.demand.lane_status import BELIEVED_S, Board, LaneStatus
 from sie_broker.demand.pods import Demand, Policy, open_sessions, wanted
 from sie_broker.demand.rate import Rates
 from sie_broker.demand.supply import Answer, Supply
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.pools.pool_table import PoolTable
 from sie_broker.records import Lane
 from sie_broker.workers import Workers

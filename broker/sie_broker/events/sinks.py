@@ -27,9 +27,8 @@ from sie_broker.events.allow_list import NATS, AllowList, Target
 from sie_broker.events.sink_answers import Answer, answer_of, pause_s
 from sie_broker.events.sink_client import shown
 from sie_broker.events.sink_room import SinkRoom, pieces
-from sie_broker.jetstream.parcels import work_off
 from sie_broker.jetstream.streams import MAX_PAYLOAD_BYTES
-from sie_broker.parcel import Parcel
+from sie_broker.parcel import Parcel, work_off
 from sie_broker.records import DeadLetter, Reply
 from sie_broker.subjects import token
 from sie_sdk.errors import InvalidInputError, PayloadLostError, PayloadTooLargeError, SIEError

@@ -1,21 +1,36 @@
 """nats-py's client, made to outlive any one message: what nats-py lets end a connection for good is stopped before it.
 
-Owns what may be sent and what can be read. A server closes the connection that sends it too much, headers counted, and
-nats-py counts the body alone and does not connect again; a message whose headers or subject it cannot decode ends its
-reading.
+Owns what may be sent, what can be read, and how an answer is waited for. A server closes the connection that sends it
+too much, headers counted, and nats-py counts the body alone and does not connect again; a message whose headers or
+subject it cannot decode ends its reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import sys
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
 
 from nats.aio.client import Client
 
 from sie_sdk.errors import PayloadTooLargeError
 
+T = TypeVar("T")
+
 _AROUND = len(b"NATS/1.0\r\n\r\n")
 _BETWEEN = len(b": \r\n")
+
+
+async def _wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
+    async with asyncio.timeout(timeout):
+        return await awaitable
+
+
+if sys.version_info < (3, 12):
+    # nats-py waits for every answer with it. Before Python 3.12 it takes an answer that comes together with a
+    # cancellation and forgets the cancellation, so that who was told to end goes on; this is what it is from then on.
+    asyncio.wait_for = _wait_for  # type: ignore[assignment]
 
 
 def size_of(headers: Mapping[str, str] | None, body: bytes) -> int:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 import msgspec
 import nats.errors
@@ -20,25 +18,12 @@ from sie_broker.jetstream.client import NatsClient
 from sie_broker.records import Submission
 from sie_sdk.errors import PayloadTooLargeError, QueueFullError, QueueUnavailableError
 
-T = TypeVar("T")
-
 log = logging.getLogger("sie.broker")
 
 STREAM_FULL = 10077
 """JetStream's error code for "maximum messages/bytes exceeded": discard-new said no."""
 TOO_LARGE = {10054: "data", 10097: "headers"}
 """Those for a message over the stream's limit and for headers over JetStream's own of 64 KiB, and what is too large."""
-
-
-async def _wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
-    async with asyncio.timeout(timeout):
-        return await awaitable
-
-
-if sys.version_info < (3, 12):
-    # nats-py waits for every answer with it. Before Python 3.12 it takes an answer that comes together with a
-    # cancellation and forgets the cancellation, so that who was told to end goes on; this is what it is from then on.
-    asyncio.wait_for = _wait_for  # type: ignore[assignment]
 
 
 async def connect(
@@ -140,16 +125,6 @@ def inbox(name: str) -> str:
     ``name``: of its connection, whose first word is its kind.
     """
     return f"_INBOX.{name.partition('-')[0]}"
-
-
-def cancelled() -> bool:
-    """Whether the current task was told to end; loops around broker calls ask before each turn.
-
-    nats-py keeps a cancellation for itself that comes while it flushes: a loop that trusts the exception alone would
-    then run for ever.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def refusal(err_code: int | None) -> QueueFullError | QueueUnavailableError | PayloadTooLargeError:

@@ -22,7 +22,8 @@ from nats.js.api import ConsumerInfo
 from sie_broker import clock, jobs, subjects
 from sie_broker.contract import Bucket, DeadLetters, Payloads
 from sie_broker.deadletters import Place, letter_of, queued_payload
-from sie_broker.jetstream.connection import cancelled, translated, unsubscribe
+from sie_broker.ending import cancelled
+from sie_broker.jetstream.connection import translated, unsubscribe
 from sie_broker.jetstream.deadletter_stream import remove
 from sie_sdk.errors import SIEError
 

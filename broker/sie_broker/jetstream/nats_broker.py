@@ -23,7 +23,7 @@ from sie_broker import claim, clock, deadletters, jobs, subjects
 from sie_broker.contract import Delivery, Room
 from sie_broker.duties import Duties
 from sie_broker.events import envelope
-from sie_broker.jetstream import connection, streams
+from sie_broker.jetstream import connection, server_clock, streams
 from sie_broker.jetstream.bucket import NatsBucket
 from sie_broker.jetstream.connection import receipt, translated, unsubscribe
 from sie_broker.jetstream.deadletter_stream import NatsDeadLetters
@@ -44,8 +44,6 @@ log = logging.getLogger("sie.broker")
 
 PEERS_S = 0.3
 """How much longer another worker may need until it is connected again: they try every 0.2 s."""
-CLOCK = f"$JS.API.STREAM.INFO.KV_{streams.CONFIG}"
-"""What every process may ask, and the server answers with its time."""
 PUBLISHED_S = 2.0
 """How long JetStream may take to say that it has some work."""
 PUBLISHING = 256
@@ -96,8 +94,9 @@ class NatsBroker:
         closed = asyncio.Event()
         self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected, closed.set)
         self.duties.begin(connection.fail_when(closed))  # ended before we close it ourselves
-        await clock.SHARED.ask(self.nc, CLOCK)
-        self.duties.begin(clock.SHARED.follow(self.nc, CLOCK))
+        ask = partial(server_clock.ask, self.nc)
+        await clock.SHARED.hear(ask)
+        self.duties.begin(clock.SHARED.follow(ask))
         self._js = self.nc.jetstream(timeout=2)
         self.payloads = NatsPayloads(self.nc)
         self.jobs = NatsBucket(self.nc, streams.JOBS, large=jobs.RESULTS)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sie_broker import claim, subjects
+from sie_broker import claim, parcel, subjects
 from sie_broker.contract import Store
 from sie_broker.jobs import LIFETIME_S
 from sie_broker.records import MAX_DELIVERIES, Queue
@@ -33,8 +33,6 @@ DEAD = "DEAD"
 DEAD_AGE_S = 7 * 24 * 3600.0
 DUE, EVENTS = "DUE", "EVENTS"
 """The streams of results due at sinks and of events that came in. Each has one consumer, of the same name."""
-QUEUE_ACK_WAIT_S = 30.0
-"""How long whoever has taken one of those may take over it."""
 NANO = 1_000_000_000
 MARKER_S = 3600
 """How long a bucket without an age remembers that a key was deleted: every pool and every pod has keys of its own."""
@@ -144,7 +142,7 @@ def parcel_consumer(stream: dict[str, Any]) -> dict[str, Any]:
         "filter_subject": stream["subjects"][0],
         "ack_policy": "explicit",
         "deliver_policy": "all",
-        "ack_wait": int(QUEUE_ACK_WAIT_S * NANO),
+        "ack_wait": int(parcel.ACK_WAIT_S * NANO),
         "max_deliver": -1,
         "max_ack_pending": -1,
         "max_waiting": 512,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from sie_broker import clock
 from sie_broker.contract import Broker
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.pools.assignment import Member, assign
 from sie_broker.pools.pool import DEFAULT, Assignment, service_of
 from sie_broker.pools.pool_table import PoolTable

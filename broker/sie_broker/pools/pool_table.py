@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sie_broker.contract import Bucket
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.pools import pool as pools
 from sie_broker.pools.pool import Assignment, Pool
 from sie_sdk.errors import QueueUnavailableError

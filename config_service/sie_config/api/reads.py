@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_broker import clock
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_config.api import preconditions
 from sie_config.api.auth import Access
 from sie_config.api.body import read_body

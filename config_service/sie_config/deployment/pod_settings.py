@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import Any, Final, Literal
 
 from sie_broker import claim, process
-from sie_broker.jetstream import streams
-from sie_broker.jetstream.streams import Limits
+from sie_broker.jetstream.streams import Limits, buckets, dead_stream, parcel_streams, payload_stream, work_stream
 from sie_config.model.structure import Finding, finding, nearest
 from sie_sdk import settings
 from sie_sdk.errors import ConfigurationError
@@ -71,11 +70,11 @@ def limits(told: Of) -> Limits:
 def set_aside(own: Limits) -> int:
     """Bytes that the server sets aside for the streams that are there from the start; without these none starts."""
     every = [
-        *streams.buckets(own),
-        *streams.parcel_streams(own),
-        *(streams.payload_stream(store, own) for store in claim.STREAMS),
-        streams.dead_stream(own),
-        streams.work_stream("default", own),
+        *buckets(own),
+        *parcel_streams(own),
+        *(payload_stream(store, own) for store in claim.STREAMS),
+        dead_stream(own),
+        work_stream("default", own),
     ]
     return sum(max(0, each["max_bytes"]) for each in every)
 

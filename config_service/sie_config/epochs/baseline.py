@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from sie_broker.contract import Bucket
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_config.epochs import store
 from sie_config.epochs.store import Baseline
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from sie_broker.contract import Bucket
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.subjects import name_of
 from sie_config.deployment import placement
 from sie_config.epochs import store

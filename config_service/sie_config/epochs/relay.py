@@ -20,9 +20,9 @@ from cloudevents.core.v1.event import CloudEvent
 
 from sie_broker import clock
 from sie_broker.contract import Broker, Bucket
+from sie_broker.ending import cancelled
 from sie_broker.events import binding, sink_client
 from sie_broker.events.sink_answers import Answer, answer_of, pause_s
-from sie_broker.jetstream.connection import cancelled
 from sie_broker.process import LAST_PORT
 from sie_config.epochs import changed_event, store
 from sie_config.epochs.store import Event

@@ -18,7 +18,7 @@ import msgspec
 
 from sie_broker import clock
 from sie_broker.contract import Bucket
-from sie_broker.jetstream.connection import cancelled
+from sie_broker.ending import cancelled
 from sie_broker.lease import Lease
 from sie_broker.records import Entry, Put
 from sie_config.epochs import baseline, store

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Awaitable
 from typing import Any
 
-import sie_broker.jetstream.connection  # noqa: F401  # it has a choice of its own
+import sie_broker.jetstream.client  # noqa: F401  # it has a choice of its own
 
 AT = int(os.environ["DEAF_AT"])
 LATE_S = 0.3
