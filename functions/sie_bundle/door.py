@@ -92,9 +92,10 @@ class Door:
         until = event_format.instant("holduntil", exchange.extension(event, "holduntil")).timestamp()
         gone = asyncio.create_task(_disconnected(request))
         drained = asyncio.create_task(self.draining.wait())
-        await asyncio.wait({gone, drained}, timeout=until - clock.now(), return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        drained.cancel()
+        try:
+            await asyncio.wait({gone, drained}, timeout=until - clock.now(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(gone, drained)
         state = self._presence.now()
         body = {"worker": state.worker, "draining": self.draining.is_set(), "completed": state.completed}
         attributes = {

@@ -16,6 +16,7 @@ import msgspec
 
 from sie_broker import jobs, merge
 from sie_broker.contract import Broker
+from sie_broker.ending import end
 from sie_broker.jobs import Job
 from sie_broker.records import Reply, Work
 from sie_sdk.errors import SIEError
@@ -39,9 +40,11 @@ async def reply_of(
         queued = await broker.queued(work.lane, sequence)
         kept = asyncio.create_task(jobs.wait_result(broker.jobs, work.id, look_s if queued else 0.0))
         either: set[asyncio.Future[Reply | None]] = {kept, cast(asyncio.Future[Reply | None], coming)}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(kept)
         if coming.done():
-            kept.cancel()
             return coming.result()
         if (reply := kept.result()) is not None and (queued or not jobs.may_pass(reply)):
             return msgspec.structs.replace(reply, kept=True)

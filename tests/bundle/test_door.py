@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from sie_broker.ending import end
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Work
 from sie_bundle.door import DEMAND, SESSION, Door
@@ -92,6 +93,14 @@ async def test_a_draining_worker_ends_its_sessions_at_once(bundle: Bundle) -> No
     bundle.door.draining.set()
     async with asyncio.timeout(5):
         assert (await held).json()["draining"] is True
+
+
+async def test_a_session_whose_request_is_given_up_leaves_no_task_behind(bundle: Bundle) -> None:
+    before = asyncio.all_tasks()
+    held = asyncio.create_task(bundle.session(3600))
+    await eventually(lambda: len(asyncio.all_tasks() - before) == 3)  # itself, and two that it waits for
+    await end(held)
+    assert asyncio.all_tasks() == before
 
 
 async def test_a_session_without_an_end_is_refused(bundle: Bundle) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 
 import pytest
 
 from sie_broker import subjects
+from sie_broker.ending import end
 from sie_broker.jetstream.nats_broker import NatsBroker
-from sie_broker.records import Lane
-from sie_ingress.follow import Following
+from sie_broker.memory import MemoryBroker
+from sie_broker.records import Lane, Reply, Work
+from sie_ingress.follow import Following, reply_of
 from sie_ingress.parts import PART_ITEMS
 from sie_sdk.calls import fresh_key
 from tests.conftest import eventually
@@ -126,3 +129,20 @@ async def test_a_job_whose_work_was_thrown_away_says_so_and_a_repeat_has_it_done
             assert lengths((await look()).json()) == [3] * len(texts)
         assert len(desk.computed) == works
     await broker.close()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "answered"])
+async def test_who_follows_work_leaves_no_task_behind(ends: str) -> None:
+    broker = MemoryBroker()
+    work = Work("w", "encode", Lane(pool="p", bundle="b", profile="c"), "m", b"", time.time())
+    receipt = await broker.submit(work)
+    before = asyncio.all_tasks()
+    with broker.expect("w") as (_, coming):
+        following = asyncio.create_task(reply_of(broker, work, receipt.sequence, coming, look_s=3600))
+        await eventually(lambda: len(asyncio.all_tasks() - before) == 2)  # itself, and who looks for a kept result
+        if ends == "cancelled":
+            await end(following)
+        else:
+            coming.set_result(Reply(id="w", data=b"it"))
+            assert (await following) == Reply(id="w", data=b"it")
+    assert asyncio.all_tasks() == before
