@@ -6,13 +6,19 @@ import asyncio
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
+from nats.aio.client import Client
+from nats.errors import ConnectionClosedError
+
 from sie_broker import jobs
 from sie_broker.jetstream.exhausted import Burial
+from sie_broker.jetstream.mailbox import Mailbox
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.records import Reply
 from sie_broker.room import Room
+from sie_sdk.errors import QueueUnavailableError
 from tests.conftest import eventually, running_nats
-from tests.congruence.test_broker import LANE, MODEL
+from tests.congruence.test_broker import LANE, MODEL, pulling, take, work
 
 
 async def test_what_ends_while_nats_is_away_is_not_subscribed_again(tmp_path: Path) -> None:
@@ -45,6 +51,42 @@ async def test_a_broker_whose_server_has_just_gone_away_is_closed_without_an_err
         await broker.nc.publish("sie.test", b"what nobody hears" * 100_000)
         await broker.close()
         assert broker.nc.is_closed
+
+
+async def test_a_broker_that_found_no_server_is_closed_as_one_that_did() -> None:
+    broker = NatsBroker("nats://127.0.0.1:1", name="test")
+    await broker.close()
+    with pytest.raises(QueueUnavailableError):
+        await broker.connect()
+    await broker.close()
+
+
+async def test_a_broker_whose_connection_fails_before_it_listens_leaves_none_behind_and_connects_again(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = asyncio.all_tasks()
+    broker = NatsBroker(nats_url, name="test")
+    opened: list[Client] = []
+
+    async def fail(mailbox: Mailbox) -> None:
+        opened.append(broker.nc)
+        broker._link.lost()  # and is not back
+        raise ConnectionClosedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mailbox, "open", fail)
+        for _ in range(2):
+            with pytest.raises(QueueUnavailableError):
+                await broker.connect()
+    assert [each.is_closed for each in opened] == [True, True]
+    await eventually(lambda: asyncio.all_tasks() == before)
+    await broker.connect()
+    await broker.provision([(LANE, MODEL)])
+    async with pulling(broker) as taken:
+        await broker.submit(work("w"))
+        await (await take(taken)).ack()
+    await broker.close()
+    await eventually(lambda: asyncio.all_tasks() == before)
 
 
 async def test_all_who_wait_for_one_result_hear_it_by_one_subscription(tmp_path: Path) -> None:

@@ -1,27 +1,33 @@
 """The dead letters on NATS: one stream for all pools, one message each, under the id of its work.
 
-Owns the `DeadLetters` verbs on it. What a dead letter is stands in ``deadletters``, the stream in ``streams``.
+Owns the `DeadLetters` verbs on it, and how a message that is no work event comes there. What a dead letter is stands in
+``deadletters``, the stream in ``streams``.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
 import msgspec
+import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from sie_broker import deadletters, jobs, subjects
-from sie_broker.contract import Bucket, Payloads
+from sie_broker import clock, deadletters, jobs, subjects
+from sie_broker.contract import Bucket, DeadLetters, Payloads
 from sie_broker.events import envelope
 from sie_broker.jetstream import client
 from sie_broker.jetstream.connection import translated
 from sie_broker.jetstream.streams import DEAD
 from sie_broker.records import DeadLetter, Reply
-from sie_sdk.errors import PayloadLostError, PayloadTooLargeError, QueueUnavailableError
+from sie_sdk.errors import PayloadLostError, PayloadTooLargeError, QueueFullError, QueueUnavailableError
+
+log = logging.getLogger("sie.broker")
 
 _HEADER_BYTES = 64_000
 """A little less than JetStream takes."""
@@ -185,3 +191,21 @@ class NatsDeadLetters:
             except nats.js.errors.NotFoundError:
                 raise deadletters.unknown(letter_id) from None
         return found.seq or 0, deadletters.from_message(found.headers or {}, found.data or b"")
+
+
+async def bury_malformed(dead: DeadLetters, message: Msg) -> None:
+    """Make a dead letter of a work event that is none; while that cannot be, it waits for its next delivery."""
+    found = message.metadata
+    letter = deadletters.letter_of(
+        message.subject,
+        message.headers or {},
+        message.data,
+        place=deadletters.Place(found.stream, found.sequence.stream, found.num_delivered or 1),
+        accepted=found.timestamp.timestamp(),
+        now=clock.now(),
+    )
+    try:
+        await dead.bury(letter, found.sequence.stream)
+        await message.term()  # its payload, if it refers to one, is not known to be its own, and expires
+    except (QueueUnavailableError, QueueFullError, nats.errors.Error) as error:
+        log.warning("dead letter %s waits for its next delivery: %s", letter.id, error)

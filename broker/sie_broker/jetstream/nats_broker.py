@@ -19,14 +19,14 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sie_broker import claim, clock, deadletters, jobs, subjects
+from sie_broker import claim, clock, jobs, subjects
 from sie_broker.contract import Delivery, Room
 from sie_broker.duties import Duties
 from sie_broker.events import envelope
 from sie_broker.jetstream import connection, server_clock, streams
 from sie_broker.jetstream.bucket import NatsBucket
 from sie_broker.jetstream.connection import receipt, translated, unsubscribe
-from sie_broker.jetstream.deadletter_stream import NatsDeadLetters
+from sie_broker.jetstream.deadletter_stream import NatsDeadLetters, bury_malformed
 from sie_broker.jetstream.exhausted import Burial
 from sie_broker.jetstream.hands import Hands
 from sie_broker.jetstream.keeping import Keeping
@@ -83,39 +83,51 @@ class NatsBroker:
         self.on_back: list[Callable[[], None]] = []
         """Called when the connection is back after it was lost."""
         self._hints: set[asyncio.Task[None]] = set()  # kept so that none is collected while it runs
+        self._publishing = asyncio.Semaphore(PUBLISHING)
+        self._connected = False
         self._stray = ""
 
     async def connect(self) -> None:
-        """Connect and listen on the inbox.
+        """Connect and listen on the inbox. What fails leaves nothing behind, and may be tried again.
 
         Raises:
             QueueUnavailableError: no server answers.
         """
         closed = asyncio.Event()
-        self.nc: Client = await connection.connect(self.url, self.name, self._link.lost, self._reconnected, closed.set)
+        nc = await connection.connect(self.url, self.name, self._link.lost, self._reconnected, closed.set)
+        self._make(nc)
+        try:
+            with translated():
+                await clock.SHARED.hear(partial(server_clock.ask, nc))
+                await self._mailbox.open()
+                await nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
+        except BaseException:
+            await self._leave()
+            raise
         self.duties.begin(connection.fail_when(closed))  # ended before we close it ourselves
-        ask = partial(server_clock.ask, self.nc)
-        await clock.SHARED.hear(ask)
-        self.duties.begin(clock.SHARED.follow(ask))
-        self._js = self.nc.jetstream(timeout=2)
-        self.payloads = NatsPayloads(self.nc)
-        self.jobs = NatsBucket(self.nc, streams.JOBS, large=jobs.RESULTS)
-        self.presence = NatsBucket(self.nc, streams.PRESENCE)
-        self.config = NatsBucket(self.nc, streams.CONFIG)
-        self.lanes = NatsBucket(self.nc, streams.LANES, streams.MARKER_S)
-        self.leases = NatsBucket(self.nc, streams.LEASES)
-        self.pools = NatsBucket(self.nc, streams.POOLS, streams.MARKER_S)
-        self.sinks = NatsBucket(self.nc, streams.SINKS)
-        self._provisioner = Provisioner(self.nc, self._limits)
-        self.dead = NatsDeadLetters(self.nc, self.jobs, self.payloads, self.deliver_reply)
-        self._mailbox = Mailbox(self.nc, self.nc.new_inbox())
-        self._publishing = asyncio.Semaphore(PUBLISHING)
-        await self._mailbox.open()
-        self._confirmations = Confirmations(self.nc)
+        self.duties.begin(clock.SHARED.follow(partial(server_clock.ask, nc)))
+
+    def _make(self, nc: Client) -> None:
+        """All that speaks over one connection. At once: when it is lost and back, they are there."""
+        self.nc = nc
+        self._js = nc.jetstream(timeout=2)
+        self.payloads = NatsPayloads(nc)
+        self.jobs = NatsBucket(nc, streams.JOBS, large=jobs.RESULTS)
+        self.presence = NatsBucket(nc, streams.PRESENCE)
+        self.config = NatsBucket(nc, streams.CONFIG)
+        self.lanes = NatsBucket(nc, streams.LANES, streams.MARKER_S)
+        self.leases = NatsBucket(nc, streams.LEASES)
+        self.pools = NatsBucket(nc, streams.POOLS, streams.MARKER_S)
+        self.sinks = NatsBucket(nc, streams.SINKS)
+        self._provisioner = Provisioner(nc, self._limits)
+        self.dead = NatsDeadLetters(nc, self.jobs, self.payloads, self.deliver_reply)
+        self._mailbox = Mailbox(nc, nc.new_inbox())
+        self._confirmations = Confirmations(nc)
         self._keeping = Keeping(self.jobs, self._confirmations)
-        await self.nc.subscribe(subjects.reply(self.name, "").removesuffix(".") + ".*", cb=self._on_reply)
-        self.hands = Hands(self.nc, self.payloads, self.jobs, self.deliver_reply, self.duties)
+        self.hands = Hands(nc, self.payloads, self.jobs, self.deliver_reply, self.duties)
         self._link.troubled = self.hands.server_lost
+        self._link.up.set()
+        self._connected = True
 
     def _reconnected(self) -> None:
         for back in self.on_back:
@@ -147,6 +159,12 @@ class NatsBroker:
 
     async def close(self) -> None:
         """Leave; work still in hand is given back to others. Raises what a part of it failed with, if one did."""
+        if self._connected:
+            await self._leave()
+        self.duties.check()
+
+    async def _leave(self) -> None:
+        self._connected = False
         await self.duties.end()
         await self._keeping.close()
         await self.hands.close()
@@ -154,7 +172,6 @@ class NatsBroker:
             await self.nc.flush(timeout=1)
         with suppress(OSError, RuntimeError):  # of the socket, when its server has gone away
             await self.nc.close()
-        self.duties.check()
 
     async def provision(self, queues: Iterable[tuple[Lane, str]]) -> None:
         await self._provisioner.ensure(queues)
@@ -291,25 +308,9 @@ class NatsBroker:
                     work = envelope.to_work(message.headers or {}, message.data)
                 except ValueError as fault:
                     log.warning("a malformed work event on %s is a dead letter: %s", message.subject, fault)
-                    await self._bury_malformed(message)
+                    await bury_malformed(self.dead, message)
                     continue
                 yield self.hands.take(message, work)
-
-    async def _bury_malformed(self, message: Msg) -> None:
-        found = message.metadata
-        letter = deadletters.letter_of(
-            message.subject,
-            message.headers or {},
-            message.data,
-            place=deadletters.Place(found.stream, found.sequence.stream, found.num_delivered or 1),
-            accepted=found.timestamp.timestamp(),
-            now=clock.now(),
-        )
-        try:
-            await self.dead.bury(letter, found.sequence.stream)
-            await message.term()  # its payload, if it refers to one, is not known to be its own, and expires
-        except (QueueUnavailableError, QueueFullError, nats.errors.Error) as error:
-            log.warning("dead letter %s waits for its next delivery: %s", letter.id, error)
 
     async def beat(self, state: WorkerState) -> None:
         await self.presence.put(state.worker, msgspec.msgpack.encode(state))
