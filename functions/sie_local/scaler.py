@@ -30,10 +30,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class UnknownServiceError(LookupError):
-    """There is no service of that name."""
-
-
 class Process:
     """A ready or starting process of a service: where it listens and how many requests it has open."""
 
@@ -126,16 +122,23 @@ class Service:
 
 
 class Scaler:
-    """The ASGI application. ``spawn(service)`` starts a process of a service, or raises `UnknownServiceError`.
+    """The ASGI application. ``spawn(service)`` starts a process of a service, if ``is_service(name)`` says that one is.
 
     While ``unheld()`` says that whoever asks for processes is away, and for a window and a grace after it is back, none
     is stopped for want of requests: Knative's window outlives a restart of the demand holder, the short one here
     does not.
     """
 
-    def __init__(self, spawn: Callable[[str], Process], policy: Policy, unheld: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        spawn: Callable[[str], Process],
+        is_service: Callable[[str], bool],
+        policy: Policy,
+        unheld: Callable[[], bool],
+    ) -> None:
         self.services: dict[str, Service] = {}
         self._spawn = spawn
+        self._is_service = is_service
         self._policy = policy
         self._unheld = unheld
         self._client = httpx.AsyncClient(
@@ -167,7 +170,7 @@ class Scaler:
         for service in self.services.values():
             service.kill()
 
-    def changed(self, _: Child) -> None:
+    def changed(self) -> None:
         """Tell every service that some process changed its state."""
         for service in self.services.values():
             service.changed()
@@ -181,14 +184,15 @@ class Scaler:
         """Answer one request, whatever happens to the processes."""
         answer = _Answer(send)
         name = scope["path"].strip("/")
+        if not self._is_service(name):  # asked first: a service is kept
+            await answer.instead(404, f"no such service: {name}".encode())
+            return
         try:
             async with asyncio.timeout(self._policy.request_timeout_s):
                 while not await self._tried(name, scope, body, answer):  # noqa: ASYNC110 - not a condition, an attempt
                     await asyncio.sleep(CONNECT_AGAIN_S)
         except TimeoutError:
             await answer.instead(504, TIMEOUT_TEXT)
-        except UnknownServiceError:
-            await answer.instead(404, f"no such service: {name}".encode())
         except httpx.HTTPError as error:
             log.info("%s: %s", name, error or type(error).__name__)
             await answer.instead(502, b"the process went away")

@@ -17,7 +17,7 @@ from sie_local.autoscaling import Policy
 from sie_local.child import Child, Program
 from sie_local.ports import free_port
 from sie_local.programs import LOOPBACK, Commands, Options, Programs
-from sie_local.scaler import Process, Scaler, UnknownServiceError
+from sie_local.scaler import Process, Scaler
 from sie_local.state import ProcessRecord, Record, StateFolder
 from sie_sdk.errors import StartFailedError
 
@@ -36,7 +36,7 @@ class Supervisor:
         self._folder = folder
         self._say = say
         self._programs = Programs(options, folder, commands)
-        self._scaler = Scaler(self._spawn_bundle, Policy(max_scale=options.max_scale), self._unheld)
+        self._scaler = Scaler(self._spawn_bundle, is_bundle, Policy(max_scale=options.max_scale), self._unheld)
         self._core: dict[str, Child] = {}
         self._bundles: dict[str, tuple[str, Child]] = {}  # name -> (service, child)
         self._started = time.time()
@@ -103,8 +103,6 @@ class Supervisor:
         self._say(f"Stopped in {time.monotonic() - started:.1f} s")
 
     def _spawn_bundle(self, service: str) -> Process:
-        if service.count("/") != 2 or not all(service.split("/")):
-            raise UnknownServiceError(service)
         shown = service.replace("/", ".")  # its log has the name, too
         number = next(n for n in range(1, 1_000) if f"{shown}-{n}" not in self._bundles)
         name, port = f"{shown}-{number}", free_port()
@@ -122,7 +120,7 @@ class Supervisor:
         name = child.program.name
         if child.state == "stopped":
             self._bundles.pop(name, None)
-        self._scaler.changed(child)
+        self._scaler.changed()
         self._record()
         match child.state:
             case "ready":
@@ -166,3 +164,8 @@ class Supervisor:
                 ),
             )
         )
+
+
+def is_bundle(service: str) -> bool:
+    """Whether the name is that of a lane's bundle: ``bundle/profile/pool``."""
+    return service.count("/") == 2 and all(service.split("/"))

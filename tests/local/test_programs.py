@@ -16,7 +16,7 @@ from sie_broker.records import Lane
 from sie_local.autoscaling import Policy
 from sie_local.ports import free_port
 from sie_local.programs import Options, Programs, demand_url, nats_server, own_commands
-from sie_local.scaler import Process, Scaler, UnknownServiceError
+from sie_local.scaler import Process, Scaler
 from sie_local.state import StateFolder
 from sie_sdk.errors import ConfigurationError
 from tests.conftest import eventually
@@ -111,11 +111,14 @@ async def test_a_lane_whose_names_have_dots_is_the_one_that_its_bundle_is_told(t
     asked = []
 
     def spawn(service: str) -> Process:
-        asked.append(service)
-        raise UnknownServiceError(service)
+        raise AssertionError(service)
+
+    def is_service(name: str) -> bool:
+        asked.append(name)
+        return False
 
     async with (
-        process.serving(Scaler(spawn, Policy(), unheld=lambda: False), "127.0.0.1", 0, drain_s=0) as port,
+        process.serving(Scaler(spawn, is_service, Policy(), unheld=lambda: False), "127.0.0.1", 0, drain_s=0) as port,
         Sessions(demand_url(port), 1) as sessions,
     ):
         sessions.hold(lane, 1)

@@ -22,7 +22,7 @@ from sie_broker.records import Lane
 from sie_local.autoscaling import Policy
 from sie_local.child import Child, Program, serves
 from sie_local.ports import free_port
-from sie_local.scaler import Process, Scaler, UnknownServiceError
+from sie_local.scaler import Process, Scaler
 from tests.conftest import eventually
 
 STAND_IN = Path(__file__).with_name("stand_in_bundle.py")
@@ -37,13 +37,11 @@ class Local:
         self.logs = logs
         self.env = env
         self.unheld = False
-        self.scaler = Scaler(self.spawn, policy, lambda: self.unheld)
+        self.scaler = Scaler(self.spawn, lambda name: name == NAME, policy, lambda: self.unheld)
         self.started: list[Child] = []
         self.port = 0
 
     def spawn(self, name: str) -> Process:
-        if name != NAME:
-            raise UnknownServiceError(name)
         port = free_port()
         program = Program(
             f"minilm-{len(self.started)}",
@@ -51,7 +49,7 @@ class Local:
             {"PORT": str(port), **self.env},
             serves(port),
         )
-        child = Child(program, self.logs, self.scaler.changed, lambda account: None)
+        child = Child(program, self.logs, lambda child: self.scaler.changed(), lambda account: None)
         child.start()
         self.started.append(child)
         return Process(child, f"http://127.0.0.1:{port}")
@@ -216,7 +214,9 @@ async def test_killing_does_not_wait_for_a_drain(serve: Serve, client: httpx.Asy
         assert time.monotonic() - started < 9  # its grace is 10
 
 
-async def test_a_name_that_is_no_service_is_answered_404(serve: Serve, client: httpx.AsyncClient) -> None:
+async def test_a_name_that_is_no_service_is_answered_404_and_not_kept(serve: Serve, client: httpx.AsyncClient) -> None:
     async with serve() as local:
-        assert (await client.post(local.url("nonsense"))).status_code == 404
+        for name in ("nonsense", "a/b", ""):
+            assert (await client.post(local.url(name))).status_code == 404
         assert not local.started
+        assert not local.scaler.services
