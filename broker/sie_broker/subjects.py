@@ -52,12 +52,12 @@ def name_of(token: str) -> str:
 @lru_cache(_KNOWN)
 def work(queue: Queue) -> str:
     """Where work of one queue waits: ``sie.work.<pool>.<bundle>.<profile>.<priority>.<model>``."""
-    return f"{WORK}.{_lane(queue.lane)}.{queue.priority}.{token(queue.model)}"
+    return f"{WORK}.{lane_key(queue.lane)}.{queue.priority}.{token(queue.model)}"
 
 
 def work_of_lane(lane: Lane) -> str:
     """Where all work of a lane waits."""
-    return f"{WORK}.{_lane(lane)}.>"
+    return f"{WORK}.{lane_key(lane)}.>"
 
 
 def wanted(queue: Queue) -> str:
@@ -67,7 +67,7 @@ def wanted(queue: Queue) -> str:
 
 def wanted_of_lane(lane: Lane) -> str:
     """All that is told to the workers of a lane."""
-    return f"{WANTED}.{_lane(lane)}.>"
+    return f"{WANTED}.{lane_key(lane)}.>"
 
 
 def is_work(subject: str) -> bool:
@@ -75,9 +75,10 @@ def is_work(subject: str) -> bool:
     return subject.startswith(f"{WORK}.")
 
 
-def lane_of_work(subject: str) -> Lane:
-    """The lane of a work subject."""
-    return _parse_lane(subject.split(".")[2:5])
+def lane_of(subject: str) -> Lane:
+    """The lane of a subject that `work`, `wanted` or `wake` made."""
+    pool, bundle, profile = (name_of(each) for each in subject.split(".")[2:5])
+    return Lane(pool=pool, bundle=bundle, profile=profile)
 
 
 def queue_of_work(subject: str) -> Queue:
@@ -89,7 +90,7 @@ def queue_of_work(subject: str) -> Queue:
     *_, named, model = subject.split(".")
     for priority in PRIORITIES:
         if named == priority:
-            return Queue(lane_of_work(subject), name_of(model), priority)
+            return Queue(lane_of(subject), name_of(model), priority)
     raise ValueError(f"{subject} is no work subject")
 
 
@@ -137,22 +138,12 @@ def consumer(queue: Queue) -> str:
 
 def wake(lane: Lane) -> str:
     """Where the ingress announces new work of a lane to the demand holder."""
-    return f"{WAKE}.{_lane(lane)}"
-
-
-def lane_of_wake(subject: str) -> Lane:
-    """The lane of a wake subject."""
-    return _parse_lane(subject.split(".")[2:5])
+    return f"{WAKE}.{lane_key(lane)}"
 
 
 def health(worker: str) -> str:
     """Where a worker's heartbeats can be heard: ``sie.health.<worker>``."""
     return f"{HEALTH}.{token(worker)}"
-
-
-def lane_key(lane: Lane) -> str:
-    """The lane as a bucket key."""
-    return _lane(lane)
 
 
 def reply(inbox: str, work_id: str) -> str:
@@ -186,10 +177,6 @@ def payloads(stream: str) -> str:
 
 
 @lru_cache(_KNOWN)
-def _lane(lane: Lane) -> str:
+def lane_key(lane: Lane) -> str:
+    """The lane as three tokens: in subjects, and as a bucket key."""
     return f"{token(lane.pool)}.{token(lane.bundle)}.{token(lane.profile)}"
-
-
-def _parse_lane(tokens: list[str]) -> Lane:
-    pool, bundle, profile = (name_of(each) for each in tokens)
-    return Lane(pool=pool, bundle=bundle, profile=profile)

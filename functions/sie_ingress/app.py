@@ -20,10 +20,10 @@ from sie_config.registry import Registry
 from sie_ingress import answer, authorization, cross_origin
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
+from sie_ingress.applied import Applied
 from sie_ingress.authorization import Authorized
 from sie_ingress.cluster_metrics import ClusterGauges
 from sie_ingress.compression import Compressed
-from sie_ingress.config_status import Applied
 from sie_ingress.configs import Configs
 from sie_ingress.dialects.speaking import Dialects
 from sie_ingress.event_requests import EventRequests

@@ -7,7 +7,6 @@ lane's specs, which its heartbeat tells, is ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -18,16 +17,8 @@ from sie_broker.records import Lane, WorkerState
 from sie_config.epochs.state import State
 from sie_config.registry import Registry, lanes_of
 from sie_ingress import answer
+from sie_ingress.applied import Applied
 from sie_ingress.lanes import Lanes
-
-
-class Applied(Protocol):
-    """How far an ingress is."""
-
-    @property
-    def ingress(self) -> str: ...
-    @property
-    def epoch(self) -> int: ...
 
 
 class BundleStatus(msgspec.Struct, frozen=True):

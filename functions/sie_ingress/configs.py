@@ -16,7 +16,8 @@ from sie_config.api.reads import Reads
 from sie_config.api.watch import Watch
 from sie_config.epochs.state import State
 from sie_config.registry import Registry
-from sie_ingress.config_status import Applied, ConfigStatus
+from sie_ingress.applied import Applied
+from sie_ingress.config_status import ConfigStatus
 from sie_ingress.lanes import Lanes
 from sie_sdk.errors import MethodNotAllowedError
 

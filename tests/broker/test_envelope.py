@@ -79,8 +79,8 @@ def test_a_queue_of_the_longest_names_has_a_consumer_that_the_server_takes() -> 
 
 @given(queues)
 def test_a_lane_is_read_back_from_its_subjects(queue: Queue) -> None:
-    assert subjects.lane_of_work(subjects.work(queue)) == queue.lane
-    assert subjects.lane_of_wake(subjects.wake(queue.lane)) == queue.lane
+    assert subjects.lane_of(subjects.work(queue)) == queue.lane
+    assert subjects.lane_of(subjects.wake(queue.lane)) == queue.lane
 
 
 @given(works)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from sie_config.epochs.state import State
 from sie_config.epochs.store import Change, Event, Stored
 from sie_config.model import model_spec
 from sie_config.registry import lane_of
+from sie_ingress.applied import Applied
 from sie_ingress.config_status import ConfigStatus, ModelStatus
 from tests.config.served import served
 from tests.ingress.conftest import EVERYTHING, SPEC, SPECS, Desk, opened
@@ -108,13 +109,6 @@ async def test_the_read_token_is_asked_for_where_it_is_set() -> None:
         assert (await desk.client.get("/v1/models")).status_code == 200
 
 
-class Known(NamedTuple):
-    """How far an ingress is."""
-
-    ingress: str
-    epoch: int
-
-
 async def test_the_status_of_a_model_tells_who_has_its_newest_spec(desk: Desk) -> None:
     path = f"/v1/configs/models/{SPEC.id}/status"
 
@@ -136,7 +130,8 @@ async def test_the_status_of_a_model_tells_who_has_its_newest_spec(desk: Desk) -
 async def test_workers_count_by_the_hash_they_tell_and_ingresses_by_their_epoch(desk: Desk) -> None:
     state = State.of(SPECS)
     state.apply(Event(3, 0.0, "", "put", (Change(SPEC.id, None, Stored(SPEC, "written", 3)),)))
-    told = ConfigStatus(desk.registry, lambda: state, desk.lanes, lambda: [Known("a", 3), Known("b", 2)])
+    ingresses = [Applied("a", 3, "", 0.0), Applied("b", 2, "", 0.0)]
+    told = ConfigStatus(desk.registry, lambda: state, desk.lanes, lambda: ingresses)
     lane, now = lane_of(SPEC), time.time()
     moved = msgspec.structs.replace(lane, pool="team")
     newest = desk.registry.hash_of(lane)

@@ -149,7 +149,7 @@ class NatsDeadLetters:
         with translated():
             await self._js.publish(letter.subject, letter.data, headers=headers)
             if subjects.is_work(letter.subject):
-                await self._nc.publish(subjects.wake(subjects.lane_of_work(letter.subject)), b"")
+                await self._nc.publish(subjects.wake(subjects.lane_of(letter.subject)), b"")
         if queued is not None:
             await queued()
         await remove(self._js, DEAD, sequence)

@@ -340,7 +340,7 @@ class NatsBroker:
     @asynccontextmanager
     async def on_wake(self, woken: Callable[[Lane], None]) -> AsyncIterator[None]:
         async def on_message(message: Msg) -> None:
-            woken(subjects.lane_of_wake(message.subject))
+            woken(subjects.lane_of(message.subject))
 
         async with self._listening(f"{subjects.WAKE}.>", on_message):
             yield

@@ -45,7 +45,6 @@ SILENT_S = 45.0
 AGAIN_S = 1.0
 TOKEN_FILE, UP_FILE = "admin-token", "up.json"
 """In the state folder of `sie up`: the token that it makes for itself if it is given none, and where it listens."""
-YAML = "application/yaml"
 EPOCH = "/v1/configs/epoch"
 
 _OPTIONS = (
@@ -108,11 +107,6 @@ class ConfigService:
             SIEError: the service's own, or it cannot be reached.
         """
         return _json(self._ask(Send("GET", _path(path, query), calls.request_headers("application/json"))))
-
-    def read_yaml(self, path: str, **query: str) -> str:
-        """The same of one that answers YAML."""
-        reply = self._ask(Send("GET", _path(path, query), calls.request_headers(YAML)))
-        return reply.body.decode(errors="replace")
 
     def events(self, path: str, since: int | None) -> Iterator[tuple[str, Any]]:
         """The server-sent events of a route, each with its kind, for ever: from one stream to the next.

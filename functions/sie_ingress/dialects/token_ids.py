@@ -47,10 +47,6 @@ class Vocabulary:
         self._name = name
         self._tokens = tokens
 
-    def text(self, ids: Sequence[int], field: str) -> str:
-        """The text that was tokenized to ``ids``; raises as `tokens`."""
-        return joined(self.tokens(ids, field))
-
     def tokens(self, ids: Sequence[int], field: str) -> list[bytes]:
         """What each of ``ids`` stands for; nothing is copied.
 
