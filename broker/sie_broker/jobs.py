@@ -18,6 +18,7 @@ from sie_broker.contract import Bucket
 from sie_broker.records import Lane, Reply, Work
 from sie_broker.subjects import token
 from sie_sdk.errors import QueueUnavailableError
+from sie_sdk.refusals import MAY_PASS
 
 LIFETIME_S = 3600.0
 """How long a job and its result can be asked for."""
@@ -126,7 +127,7 @@ async def result(bucket: Bucket, job_id: str) -> Reply | None:
 
 def may_pass(reply: Reply) -> bool:
     """Whether the reply is an error that the same request may not get again: whoever repeats it wants to know."""
-    return reply.status in (429, 502, 503, 504)
+    return reply.status in MAY_PASS
 
 
 async def failed(bucket: Bucket, job_id: str) -> int | None:

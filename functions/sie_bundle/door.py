@@ -22,6 +22,7 @@ from starlette.routing import Route
 from sie_broker import clock
 from sie_broker.ending import end
 from sie_broker.events import binding, event_format, exchange
+from sie_broker.events.envelope import AVAILABLE_TYPE
 from sie_broker.http_body import read_body
 from sie_broker.records import Reply, Work
 from sie_bundle.presence import Presence
@@ -32,7 +33,6 @@ from sie_config.registry import Registry, lane_of
 from sie_sdk import refusals, wire
 from sie_sdk.errors import SIEError, UnavailableError, UnsupportedMediaTypeError
 
-DEMAND = "dev.sie.work.available.v1"
 SESSION = "dev.sie.work.session.v1"
 
 LEAVING = "This worker is leaving."
@@ -84,7 +84,7 @@ class Door:
                 hint="Send each in a request of its own, or the batch to POST /v1/events of the ingress.",
             )
         (event,) = binding.from_http(request.headers, await read_body(request, self._max_body_bytes))
-        if event.get_type() == DEMAND:
+        if event.get_type() == AVAILABLE_TYPE:
             return _answered(request, await self._session(request, event), 200, {})
         return await self._infer(request, event)
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sie_broker.events.envelope import JSON, MSGPACK
 from sie_broker.records import DeadLetter
+from sie_sdk.formats import JSON, MSGPACK
 
 LONGEST_TEXT = 200
 LONGEST_LIST = 8

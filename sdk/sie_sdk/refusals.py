@@ -27,9 +27,10 @@ _to_json = msgspec.json.Encoder(enc_hook=str)
 _any_from_msgpack = msgspec.msgpack.Decoder()
 _any_from_json = msgspec.json.Decoder()
 _LONGEST_S = 1e9
-NOT_NOW = (429, 502, 503, 504)
-"""What a proxy says of itself: Knative's activator answers 502 for a server that is killed, and 504 for one that has
-not started in time. Both may have the request by then, which makes no difference to one that has a key."""
+MAY_PASS = (429, 502, 503, 504)
+"""Of errors that the same request may not get again. A proxy says them of itself, too: Knative's activator answers 502
+for a server that is killed, and 504 for one that has not started in time. Both may have the request by then, which
+makes no difference to one that has a key."""
 _BY_STATUS: dict[int, type[SIEError]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
@@ -63,7 +64,7 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes) -> SIEError
     """The error a reply of ``status`` stands for; reads the four body forms of wire protocol 3.1.
 
     ``headers`` are looked up in lower case. A body that follows none of the forms is an ``UnexpectedReplyError`` that
-    shows its first bytes, except with a status of `NOT_NOW`: a proxy's own may be tried again like the server's.
+    shows its first bytes, except with a status of `MAY_PASS`: a proxy's own may be tried again like the server's.
     """
     request_id = headers.get("x-request-id")
     retry_after = parse_retry_after(headers.get("retry-after"))
@@ -71,7 +72,7 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes) -> SIEError
     if wire is None:
         error: SIEError = (
             UnavailableError(f"The server is not available (HTTP {status}: {_excerpt(body)}).", request_id=request_id)
-            if status in NOT_NOW
+            if status in MAY_PASS
             else UnexpectedReplyError(
                 f"HTTP {status} came with a body that is not an error of this protocol: {_excerpt(body)}.",
                 hint="Check that base_url is the server and not a proxy or a login page.",

@@ -13,11 +13,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from sie_broker.demand.sessions import AVAILABLE_TYPE
-from sie_broker.events.envelope import MSGPACK, RESULT_TYPE, work_type
+from sie_broker.events.envelope import AVAILABLE_TYPE, RESULT_TYPE, work_type
 from sie_bundle.door import SESSION
 from sie_config.epochs import changed_event
 from sie_sdk import types
+from sie_sdk.formats import MSGPACK
 from sie_sdk.types import Priority
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "schemas"

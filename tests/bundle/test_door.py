@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from sie_broker.ending import end
+from sie_broker.events.envelope import AVAILABLE_TYPE
 from sie_broker.memory import MemoryBroker
 from sie_broker.records import Work
-from sie_bundle.door import DEMAND, SESSION, Door
+from sie_bundle.door import SESSION, Door
 from sie_bundle.presence import Counts, Presence
 from sie_config.model.model_spec import Profile
 from sie_config.registry import Registry, lane_of
@@ -65,7 +66,7 @@ class Bundle:
 
     async def session(self, seconds: float) -> httpx.Response:
         end = datetime.fromtimestamp(time.time() + seconds, UTC).isoformat().replace("+00:00", "Z")
-        return await self.client.post("/", headers=EVENT | {"ce-type": DEMAND, "ce-holduntil": end})
+        return await self.client.post("/", headers=EVENT | {"ce-type": AVAILABLE_TYPE, "ce-holduntil": end})
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ async def test_a_session_whose_request_is_given_up_leaves_no_task_behind(bundle:
 
 
 async def test_a_session_without_an_end_is_refused(bundle: Bundle) -> None:
-    answer = await bundle.client.post("/", headers=EVENT | {"ce-type": DEMAND})
+    answer = await bundle.client.post("/", headers=EVENT | {"ce-type": AVAILABLE_TYPE})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "holduntil"
 

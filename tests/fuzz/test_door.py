@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sie_broker.events.envelope import AVAILABLE_TYPE
 from sie_broker.events.event_format import STRUCTURED
-from sie_bundle.door import DEMAND
 from sie_sdk import wire
 from sie_sdk.refusals import BY_CODE
 from tests.bundle.test_door import Bundle
@@ -23,7 +23,7 @@ from tests.ingress.conftest import MODEL
 PAST = "2026-01-01T00:00:00Z"
 ATTRIBUTES = {"specversion": "1.0", "id": "1", "source": "/fuzz", "type": "dev.sie.encode.v1", "model": MODEL}
 ODD = st.sampled_from(
-    ("", "%", "%ff", '"', '"a', "\xff", "a" * 5000, "0001-01-01T00:00:00+23:59", DEMAND, "dev.sie.score.v1")
+    ("", "%", "%ff", '"', '"a', "\xff", "a" * 5000, "0001-01-01T00:00:00+23:59", AVAILABLE_TYPE, "dev.sie.score.v1")
 )
 heads = st.lists(
     st.tuples(

@@ -17,10 +17,12 @@ from sie_broker.memory import MemoryBroker
 from sie_config.deployment import placement
 from sie_ingress.openapi import document
 from sie_ingress.openapi.described import DESCRIBED
+from sie_ingress.openapi.headers import CODE, RETRY
 from sie_ingress.openapi.operation import MODEL
 from sie_ingress.openapi.routes import served
 from sie_ingress.settings import Settings
 from sie_sdk.errors import PoolsUnsupportedError
+from sie_sdk.refusals import MAY_PASS
 from tests.ingress.conftest import SPEC, SPECS, Desk, opened
 from tests.openapi_examples import Sent, examples_of, failures
 
@@ -80,6 +82,18 @@ async def test_an_example_names_a_model_that_is_served_and_offers_what_it_asks_f
         assert MODEL not in f"{sent.target} {sent.headers} {sent.content!r}"
     encode = described["paths"]["/v1/encode/{model}"]["post"]
     assert encode["x-examples"][0]["path"]["model"] == SPEC.id
+
+
+async def test_every_error_that_may_pass_may_say_when(here: Desk) -> None:
+    described = await read(here)
+    statuses = set()
+    for methods in described["paths"].values():
+        for operation in methods.values():
+            for status, reply in operation["responses"].items():
+                if int(status) in MAY_PASS and CODE.name in reply.get("headers", ()):
+                    statuses.add(int(status))
+                    assert RETRY.name in reply["headers"], (operation["operationId"], status)
+    assert 502 in statuses
 
 
 def test_without_a_model_for_it_an_example_is_left_out() -> None:

@@ -23,12 +23,12 @@ import httpx
 
 from sie_broker import clock
 from sie_broker.demand.supply import Answer
+from sie_broker.events.envelope import AVAILABLE_TYPE
 from sie_broker.records import Lane
 from sie_sdk.errors import ConfigurationError
 
 log = logging.getLogger("sie.broker.sessions")
 
-AVAILABLE_TYPE = "dev.sie.work.available.v1"
 OVERDUE_S = 10.0
 """How long past its end a session may stay open before it is taken for lost with the machine that held it."""
 COLD_S, COLD_OVERDUE_S = 10.0, 5.0

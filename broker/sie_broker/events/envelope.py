@@ -13,11 +13,12 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from sie_broker.records import PRIORITIES, Lane, Reply, Work
+from sie_sdk.formats import JSON, MSGPACK
 from sie_sdk.types import Priority
 
-MSGPACK = "application/msgpack"
-JSON = "application/json"
 RESULT_TYPE = "dev.sie.result.v1"
+AVAILABLE_TYPE = "dev.sie.work.available.v1"
+"""Of the event that asks a bundle's Service for a session."""
 
 LONGEST_NAME = 256
 """Characters of a name in its header: escaped as a token it has at most three times as many, and four of them still

@@ -22,10 +22,10 @@ from cloudevents.core.exceptions import CloudEventValidationError
 from cloudevents.core.v1.event import CloudEvent
 
 from sie_sdk.errors import InvalidInputError, PayloadTooLargeError
+from sie_sdk.formats import JSON
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
-JSON: Final = "application/json"
 MAX_BATCH = 1000
 """The most events in one batch."""
 MAX_ATTRIBUTES = 100

@@ -106,7 +106,7 @@ class ConfigService:
         Raises:
             SIEError: the service's own, or it cannot be reached.
         """
-        return _json(self._ask(Send("GET", _path(path, query), calls.request_headers("application/json"))))
+        return _json(self._ask(Send("GET", _path(path, query), calls.request_headers(formats.JSON))))
 
     def events(self, path: str, since: int | None) -> Iterator[tuple[str, Any]]:
         """The server-sent events of a route, each with its kind, for ever: from one stream to the next.
@@ -141,7 +141,7 @@ class ConfigService:
 
         ``within_s``: it is asked once, and has so long.
         """
-        send = Send("GET", path, calls.request_headers("application/json"))
+        send = Send("GET", path, calls.request_headers(formats.JSON))
         return _json(self._of(self._server, send) if within_s is None else self._once(self._server, send, within_s))
 
     def write(
@@ -156,12 +156,12 @@ class ConfigService:
     ) -> Any:
         """The JSON answer of a write, which is done once however often it has to be sent. Errors as `read`."""
         query = ({"dry_run": "true"} if dry_run else {}) | ({"note": note} if note else {})
-        told = calls.request_headers("application/json") | dict(headers or {})
+        told = calls.request_headers(formats.JSON) | dict(headers or {})
         if not dry_run:
             told["Idempotency-Key"] = uuid.uuid4().hex
         data = None
         if body is not None:
-            told["Content-Type"], data = "application/json", formats.json_body(body)
+            told["Content-Type"], data = formats.JSON, formats.json_body(body)
         return _json(self._ask(Send(method, _path(path, query), told, data, texts={"X-SIE-Actor": actor()})))
 
     def as_planned(self, planned: Mapping[str, Any]) -> dict[str, str]:

@@ -48,13 +48,13 @@ from sie_sdk.errors import (
     SIEError,
     UnavailableError,
 )
+from sie_sdk.refusals import MAY_PASS
 
 MODEL_HEADER = "x-sie-model"
 LONGEST_RETRY_S = 60.0
 """The longest ``Retry-After``: official clients do not wait for more, and some then wait for less, or give up."""
 NAMED = 5
 """So many models are named to a caller that has to choose."""
-MAY_PASS = (429, 502, 503, 504)
 
 
 class Dialects:

@@ -20,6 +20,7 @@ from sie_ingress.openapi.sharing import share
 from sie_ingress.settings import Settings
 from sie_sdk import wire
 from sie_sdk.errors import NotFoundError, SIEError
+from sie_sdk.refusals import MAY_PASS
 from sie_sdk.version import __version__
 
 TAGS = {
@@ -224,7 +225,7 @@ class _Writer:
         own = operation.error_kind is not None and not issubclass(operation.error_kind, bodies.ErrorReply)
         content = {wire.JSON: {"schema": body if own else {"allOf": [body, coded]}}}
         content |= {media: {"schema": self._schema_of[kind]} for media, kind in operation.error_others.items()}
-        headers = self._headers((CODE, *((RETRY,) if any(_may_pass(each) for each in errors) else ())))
+        headers = self._headers((CODE, *((RETRY,) if any(each.status in MAY_PASS for each in errors) else ())))
         headers[CODE.name]["schema"] = {"enum": codes}
         return {
             "description": "\n".join(f"- `{error.code}`: {_first_line(error)}" for error in errors),
@@ -243,10 +244,6 @@ class _Writer:
     def _header(self, header: Header) -> dict[str, Any]:
         schema = self._schema_of[header.kind]
         return {"description": header.summary, "required": header.always, "schema": schema}
-
-
-def _may_pass(error: type[SIEError]) -> bool:
-    return error.status in (429, 503, 504)
 
 
 def _first_line(error: type[SIEError]) -> str:
