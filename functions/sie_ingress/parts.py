@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,25 @@ UNKNOWN_DIMS = 65_536
 """What is expected of one that is not brought to a size (``final_dims: null``)."""
 
 
+class _Reply(NamedTuple):
+    """Bytes that a result is expected to take, at most; a text has no more tokens than characters, and a few."""
+
+    fixed: int = 0
+    per_token: int = 0
+    shortest: int = 0
+    longest: int = 0
+    """Tokens."""
+
+    def size(self, item: Item) -> int:
+        """Of this item."""
+        return self.fixed + self.per_token * max(self.shortest, min(len(item.text or "") + 8, self.longest))
+
+    @property
+    def largest(self) -> int:
+        """Of any."""
+        return self.fixed + self.per_token * max(self.shortest, self.longest)
+
+
 def split(request: wire.Request, spec: ModelSpec) -> Sequence[wire.Request]:
     """The request in parts, in order; itself alone when it is small enough.
 
@@ -39,14 +59,27 @@ def split(request: wire.Request, spec: ModelSpec) -> Sequence[wire.Request]:
     """
     if len(request.items) == 1:
         return [request]
-    replied = _reply_bytes(request, spec) if isinstance(request, EncodeRequest) else [0] * len(request.items)
-    chunks = _chunks(request.items, replied)
+    reply = _reply(request, spec) if isinstance(request, EncodeRequest) else _Reply()
+    if _fits(request.items, reply):
+        return [request]
+    chunks = _chunks(request.items, [reply.size(item) for item in request.items])
     if len(chunks) == 1:
         return [request]
     if not isinstance(request, EncodeRequest):
         places = [0, *accumulate(len(chunk) for chunk in chunks)]
         chunks = [_named(chunk, place) for chunk, place in zip(chunks, places, strict=False)]
     return [msgspec.structs.replace(request, items=chunk) for chunk in chunks]
+
+
+def _fits(items: Sequence[Item], reply: _Reply) -> bool:
+    """Whether all is surely one part, at a glance: nearly every request is, and adding up takes five times as long."""
+    if len(items) > PART_ITEMS or len(items) * reply.largest > REPLY_BYTES:
+        return False
+    if [True for item in items if item.metadata or item.multivector is not None]:
+        return False
+    texts = [item.text or "" for item in items] + [item.id for item in items if item.id]
+    characters = sum(map(len, texts))
+    return characters * (1 if all(map(str.isascii, texts)) else 4) <= PART_BYTES
 
 
 def _chunks(items: Sequence[Item], replied: Sequence[int]) -> list[list[Item]]:
@@ -64,14 +97,17 @@ def _chunks(items: Sequence[Item], replied: Sequence[int]) -> list[list[Item]]:
 
 
 def _request_bytes(item: Item) -> int:
-    size = len(item.text or "") + len(item.id or "")
+    size = _bytes(item.text or "") + _bytes(item.id or "")
     if item.metadata:
-        size += len(str(item.metadata))
+        size += _bytes(str(item.metadata))
     return size if item.multivector is None else size + item.multivector.nbytes
 
 
-def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
-    """What each item's result is expected to take, at most; a text has no more tokens than characters, and a few."""
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _reply(request: EncodeRequest, spec: ModelSpec) -> _Reply:
     dtype, tasks = request.params.output_dtype or "float32", spec.tasks
     muvera = (request.params.options or {}).get("muvera")
     fixed = per_token = shortest = 0
@@ -85,8 +121,7 @@ def _reply_bytes(request: EncodeRequest, spec: ModelSpec) -> list[int]:
             fixed += _row_bytes(final if type(final) is int and final > 0 else UNKNOWN_DIMS, dtype)
         elif tasks.dense is not None:
             fixed += _row_bytes(tasks.dense.dim, dtype)
-    longest = spec.max_sequence_length
-    return [fixed + per_token * max(shortest, min(len(item.text or "") + 8, longest)) for item in request.items]
+    return _Reply(fixed, per_token, shortest, spec.max_sequence_length)
 
 
 def _row_bytes(dims: int, dtype: OutputDtype) -> int:

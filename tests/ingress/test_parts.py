@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,17 @@ from sie_sdk import replies, results, wire
 from sie_sdk.errors import InvalidInputError
 from sie_sdk.outputs import DenseOutput
 from sie_sdk.replies import Extracted
-from sie_sdk.types import EncodeParams, EncodeRequest, ExtractParams, ExtractRequest, Item, ScoreRequest, Timing, Usage
+from sie_sdk.types import (
+    EncodeParams,
+    EncodeRequest,
+    ExtractParams,
+    ExtractRequest,
+    Item,
+    OutputType,
+    ScoreRequest,
+    Timing,
+    Usage,
+)
 from tests.ingress.conftest import EVERYTHING, RERANKER, SPEC, TAGGER, TIMING, Desk
 from tests.ingress.test_requests import lengths
 
@@ -32,8 +44,17 @@ def reply(first: int, count: int, total_ms: float = 1.0) -> Reply:
     return Reply(id="p", data=replies.encode("m", ids, {"dense": dense}, timing, usage), worker="w")
 
 
+def texts(longest: int) -> st.SearchStrategy[str]:
+    """Texts of one character, of one byte to four."""
+    return st.builds(str.__mul__, st.sampled_from("xé語🙂"), st.integers(0, longest))
+
+
 items = st.lists(
-    st.builds(Item, text=st.integers(0, 3000).map("x".__mul__), id=st.none() | st.text(max_size=3)),
+    st.builds(
+        Item,
+        text=texts(3000),
+        id=st.none() | st.text(max_size=3),
+    ),
     min_size=1,
     max_size=700,
 )
@@ -41,7 +62,7 @@ items = st.lists(
 
 def check_limits(split: Sequence[wire.Request]) -> None:
     for part in split:
-        given = sum(len(item.text or "") for item in part.items)
+        given = sum(len((item.text or "").encode()) for item in part.items)
         assert 0 < len(part.items) <= parts.PART_ITEMS
         assert given <= parts.PART_BYTES or len(part.items) == 1
 
@@ -73,6 +94,49 @@ def test_splitting_a_score_or_an_extract_names_each_item_by_its_place_in_the_req
     assert [item.id for item in whole] == [
         item.id if item.id is not None else f"item-{place}" for place, item in enumerate(items)
     ]
+
+
+@given(
+    st.lists(
+        st.builds(
+            Item,
+            text=st.none()
+            | st.tuples(st.sampled_from("xé語🙂"), st.integers(0, 1100)).map(lambda each: each[0] * each[1]),
+            id=st.none() | st.text(max_size=3),
+            metadata=st.none() | st.just({}) | st.integers(0, 9000).map(lambda length: {"m": "x" * length}),
+            multivector=st.none() | st.integers(0, 40).map(lambda rows: np.zeros((rows, 128), np.float32)),
+        ),
+        min_size=1,
+        max_size=300,
+    )
+    | st.builds(lambda count, length: [Item(text="x" * length)] * count, st.integers(250, 260), st.integers(4090, 4100))
+    | st.builds(lambda count, length: [Item(text="語" * length)] * count, st.integers(1, 260), st.integers(1000, 1400)),
+    st.sampled_from([None, ["dense"], ["sparse"], ["multivector"], ["dense", "sparse", "multivector"]]),
+    st.sampled_from([None, {"muvera": True}, {"muvera": {"final_dims": 1024}}, {"muvera": {"final_dims": None}}]),
+)
+def test_what_is_one_part_at_a_glance_is_one_part_counted_item_by_item(
+    items: list[Item], types: list[OutputType] | None, options: dict[str, Any] | None
+) -> None:
+    for request, spec in (
+        (EncodeRequest(items, EncodeParams(types, options=options)), EVERYTHING),
+        (ScoreRequest(Item(text="q"), items), RERANKER),
+    ):
+        at_a_glance = parts.split(request, spec)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parts, "_fits", lambda items, reply: False)
+            assert at_a_glance == parts.split(request, spec)
+
+
+@pytest.mark.parametrize("text", ["x" * 4096, "語" * 1024])
+def test_a_request_of_usual_size_is_not_gone_through_item_by_item(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(parts, "_chunks")
+    request = EncodeRequest([Item(text=text)] * 256)
+    assert parts.split(request, SPEC) == [request]
+
+
+def test_a_part_is_counted_in_bytes_and_not_in_characters() -> None:
+    request = EncodeRequest([Item(text="語" * 8192)] * 128)
+    assert [len(part.items) for part in parts.split(request, SPEC)] == [42, 42, 42, 2]
 
 
 def test_a_part_has_at_most_256_items() -> None:
