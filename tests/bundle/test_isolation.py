@@ -121,6 +121,11 @@ async def test_a_suspect_waits_for_all_others_and_all_others_wait_for_it(stage: 
     await eventually(lambda: stage.began[-1] == "c")
 
 
+async def test_work_that_was_lost_once_lets_a_suspect_that_comes_with_it_go_first(stage: Stage) -> None:
+    stage.hand(Handed("lost once", attempt=2), Handed("suspect", SUSPECT))
+    assert await stage.run() == ["suspect", "lost once"]
+
+
 async def test_suspects_go_one_at_a_time_and_who_has_fewest_deliveries_left_goes_first(stage: Stage) -> None:
     stage.hand(Handed("x"))
     await eventually(lambda: stage.began == ["x"])

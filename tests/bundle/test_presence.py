@@ -82,8 +82,7 @@ async def test_it_ends_although_the_broker_swallows_the_cancellation() -> None:
     beating = asyncio.create_task(Presence(broker, LANE, Counts).beat())
     await under_way.wait()
     beating.cancel()
-    async with asyncio.timeout(5):
-        await asyncio.gather(beating, return_exceptions=True)
+    await eventually(beating.done, 5)
 
 
 async def test_a_heartbeat_is_in_presence_and_outside_tools_hear_it_as_json(nats_url: str) -> None:

@@ -10,7 +10,8 @@ from sie_broker.memory_payloads import MemoryPayloads
 from sie_broker.records import Reply
 from sie_ingress import recent
 from sie_ingress.recent import ENTRY_BYTES, RECENT_BYTES, RecentReplies
-from sie_sdk.errors import IdempotencyMismatchError
+from sie_sdk.errors import IdempotencyMismatchError, UnavailableError
+from sie_sdk.refusals import MAY_PASS
 from tests.conftest import eventually
 
 MIB = 1024 * 1024
@@ -115,3 +116,22 @@ async def test_what_a_job_keeps_is_neither_remembered_nor_dropped() -> None:
     replies.forget("b")
     await asyncio.sleep(0)
     assert set(payloads.held) == {reply.dataref, released.dataref}
+
+
+async def test_without_memory_for_an_answer_it_is_remembered_but_for_an_error_that_may_pass() -> None:
+    def none(size: int) -> None:
+        raise UnavailableError("No memory is left.")
+
+    replies = RecentReplies(MemoryPayloads())
+    made = [Reply(id=str(status), data=b"x", status=status) for status in (200, 413, *MAY_PASS)]
+    with pytest.raises(UnavailableError):
+        replies.take(none, made, {each.id: each.id.encode() for each in made})
+    assert [each.status for each in made if replies.get(each.id, each.id.encode()) is each] == [200, 413]
+
+
+async def test_what_there_is_memory_for_is_not_remembered() -> None:
+    taken: list[int] = []
+    replies = RecentReplies(MemoryPayloads())
+    replies.take(taken.append, [Reply(id="a", data=b"xyz"), Reply(id="b", data=b"x")], {})
+    assert taken == [4]
+    assert replies.get("a", b"") is None
