@@ -24,7 +24,7 @@ MAY_IMPORT = {
 # Of the bundle's folders, what each imports of the others and of the modules beside them.
 BUNDLE = ROOT / "functions" / "sie_bundle"
 FOLDERS_MAY_IMPORT = {
-    "engine": {"compiling"},
+    "engine": {"compiling", "once"},
     "weights": {"engine"},
     "models": {"engine", "weights"},
     "residency": {"engine", "models", "weights"},

@@ -1,11 +1,13 @@
 """Modules of torch that run later than torch imports them, or never: a third of its import is for tracing models.
 
-Owns which they are and how they wait. Not here: when the engine is imported (``bundle.Warming``).
+Owns which they are and how they wait, and what torch's libraries are told before they are loaded. Not here: when the
+engine is imported (``bundle.Warming``).
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 from importlib.abc import Loader, MetaPathFinder
@@ -15,6 +17,8 @@ from typing import Any
 
 LAZY = ("torch.export", "torch._meta_registrations")
 """Tracing, and what operators give on the meta device; no forward pass of an engine model asks for either."""
+KEPT_PRODUCTS = "256"
+"""So many sizes of products oneDNN keeps its code for, which is a megabyte each; by itself it keeps 1,024."""
 
 
 class LazyLoader(Loader):
@@ -81,6 +85,8 @@ _waiting: list[LazyLoader] = []
 
 def begin() -> None:
     """From now on `LAZY` waits; what is imported already is as it is."""
+    for setting in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(setting, KEPT_PRODUCTS)
     if not any(isinstance(finder, LazyFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, LazyFinder())
 

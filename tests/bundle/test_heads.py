@@ -175,11 +175,38 @@ def test_a_judge_and_words_weights_of_gemma_keep_to_the_cap_of_its_logits(
 def test_the_entries_of_sparse_rows_are_the_same_wherever_they_are_found() -> None:
     weights = torch.relu(torch.randn(7, 90) - 1)
     weights[3], weights[5, 2] = 0, torch.nan
-    rows = [5, 0, 3, 3, 6]
-    for host, device in zip(entries_on_host(weights, rows), entries_on_device(weights, rows), strict=True):
+    for host, device in zip(entries_on_host(weights), entries_on_device(weights), strict=True):
         assert (host.indices.dtype, host.values.dtype) == (device.indices.dtype, device.values.dtype)
         assert np.array_equal(host.indices, device.indices)
         assert np.array_equal(host.values, device.values, equal_nan=True)
+
+
+def test_words_weights_of_a_batch_are_those_of_its_texts_alone_and_marks_have_none(tmp_path: Path) -> None:
+    model = load("bge-m3", tmp_path)
+    special = sorted(model.tokenizer.special)
+    random = np.random.default_rng(0)
+    rows = [row(random.integers(0, 20, length)) for length in (7, 1, 30, 7, 12, 30)] + [row([special[0]])]
+    asked = [4, 0, 6, 2, 5]
+    for text, one in zip(asked, model.forward(rows, {"sparse": asked})["sparse"], strict=True):
+        alone = sparse(model, rows[text])
+        assert isinstance(one, SparseRow) and one.indices.dtype == np.int32 and one.values.dtype == np.float32
+        assert np.array_equal(one.indices, alone.indices) and (np.diff(one.indices) > 0).all()
+        assert set(one.indices.tolist()) <= set(rows[text].ids.tolist()) - set(special)
+        assert np.abs(one.values - alone.values).max(initial=0) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["bert-splade", "modernbert-splade"])
+@pytest.mark.parametrize("texts", [1, 2, 3])
+def test_a_batch_whose_vocabulary_is_too_much_memory_at_once_gives_the_same_in_parts(
+    kind: str, texts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = load(kind, tmp_path)
+    rows = [row(np.arange(1, length + 1) % 30) for length in (5, 5, 5, 2, 9, 5, 5, 9)]
+    whole = model.forward(rows, {"sparse": [7, 0, 3, 5]})["sparse"]
+    monkeypatch.setattr("sie_bundle.models.heads.WEIGHTS", texts * int(KINDS[kind].config["vocab_size"]))
+    for one, other in zip(model.forward(rows, {"sparse": [7, 0, 3, 5]})["sparse"], whole, strict=True):
+        assert isinstance(one, SparseRow) and isinstance(other, SparseRow)
+        assert np.array_equal(one.indices, other.indices) and np.allclose(one.values, other.values, atol=1e-6)
 
 
 @pytest.mark.parametrize("attend", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import textwrap
@@ -31,6 +32,16 @@ def runs(program: str) -> None:
     """In a process of its own, whose torch is as a bundle's."""
     done = subprocess.run([sys.executable, "-c", WARMED + textwrap.dedent(program)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_bundle_keeps_the_code_of_few_sizes_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "to be put back")
+    monkeypatch.delenv("LRU_CACHE_CAPACITY")
+    lazy_torch.begin()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+    assert os.environ["LRU_CACHE_CAPACITY"] == lazy_torch.KEPT_PRODUCTS
 
 
 def test_a_bundle_computes_its_vectors_without_what_is_for_tracing(tiny_folder: Path) -> None:

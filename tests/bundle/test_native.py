@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ OF = next(iter(variants.HERE), "")
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries are looked for anew."""
-    monkeypatch.setattr(native, "library", native.library.__wrapped__)
+    monkeypatch.setattr(native, "library", inspect.unwrap(native.library))
 
 
 def test_a_library_is_made_once_and_found_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,17 @@ def test_what_cannot_be_packed_is_padded_and_the_log_says_why(
     assert [PADDED[kind] in line for line in said] == ([True] if kind in PADDED else [])
 
 
+def test_memory_that_runs_out_in_the_proof_is_nothing_against_packing(
+    folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(encoder: TransformersEncoder, packed: object) -> torch.Tensor:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(TransformersEncoder, "_states", short)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loaded("bert", folders("bert"))
+
+
 def test_the_bytes_are_those_of_the_parameters(models: Any, folders: Any) -> None:
     stored = load_file(folders("bert") / "model.safetensors")
     # Beside the parameters two buffers, of positions and types.

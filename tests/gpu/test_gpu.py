@@ -5,8 +5,10 @@ make test ARGS="-m gpu"
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import precision
 from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.transfer import computed, fetched
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.model import EncoderModel
 from tests.bundle.test_families import PACKED, numbers, rows_of, tasks_of
@@ -124,3 +127,26 @@ def test_a_model_computes_in_float32_where_its_spec_wants_that(kind: str, tmp_pa
 
 def test_a_gpu_computes_in_its_own_precision() -> None:
     assert precision(GPU) in (torch.bfloat16, torch.float16)
+
+
+def test_what_is_computed_is_fetched_while_the_gpu_works_on_what_another_thread_asked_for() -> None:
+    done, asked = torch.arange(1_000, device=GPU), Event()
+    assert (fetched(done) == np.arange(1_000)).all()  # whatever is made at a first call is there
+    busy = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def fetch() -> bool:
+        with computed(GPU):
+            asked.set()
+            another.result(60)
+            mine = done.cpu().numpy()
+            return not busy.query() and bool((mine == np.arange(1_000)).all())  # type: ignore[no-untyped-call]
+
+    def keep_busy() -> None:
+        assert asked.wait(60)
+        # About a second of the stream that all passes are asked of.
+        torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
+        busy.record()
+
+    with ThreadPoolExecutor(2) as threads:
+        another = threads.submit(keep_busy)
+        assert threads.submit(fetch).result(60), "it waited for the other one's work"

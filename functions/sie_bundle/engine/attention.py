@@ -22,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, buckets
 from sie_bundle.engine.sight import Sight, sloped
+from sie_bundle.engine.transfer import moved
 from sie_bundle.engine.varlen_attention import attended_by_bounds, bounds
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, Sight], Tensor]
@@ -117,8 +118,8 @@ def _padded(packed: Packed, sight: Sight, dtype: torch.dtype) -> Iterator[_Padde
         inside, attended = token < lengths[some, None], token < seen[some, None]
         causal = sight.causal and sight.whole and bool((seen[some] == lengths[some]).all())
         yield _Padded(
-            torch.from_numpy(starts[some, None] + np.where(inside, token, 0)).to(device),
-            torch.from_numpy(np.flatnonzero(inside)).to(device),
+            moved(starts[some, None] + np.where(inside, token, 0), device),
+            moved(np.flatnonzero(inside), device),
             causal,
             None if causal else _mask(sight, attended, device, dtype),
         )
@@ -129,7 +130,7 @@ def _mask(sight: Sight, attended: npt.NDArray[np.bool_], device: torch.device, d
     length = attended.shape[1]
     mask = _bias(sight, length, device, dtype)
     if not attended.all():
-        mask = _hidden(mask, torch.from_numpy(~attended[:, None, None]).to(device), dtype)
+        mask = _hidden(mask, moved(~attended[:, None, None], device), dtype)
     if sight.causal or sight.window is not None:
         mask = _hidden(mask, _unseen(sight, length, device), dtype)
     return mask

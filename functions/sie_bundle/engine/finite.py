@@ -16,20 +16,14 @@ from torch import Tensor
 from sie_bundle.engine.packing import Packed, apart
 
 
-class Finite:
-    """The passes of one encoder. ``states``: a batch to the states [T, hidden]."""
-
-    def __init__(self, states: Callable[[Packed], Tensor]) -> None:
-        self._states = states
-
-    def __call__(self, packed: Packed) -> Tensor:
-        """The states of a batch; not finite are at most those of texts that alone are not."""
-        states = self._states(packed)
-        if states.device.type != "cpu" or len(packed.lengths) == 1 or _finite(states):
-            return states
-        return torch.cat([self._states(text) for text in apart(packed)])
+def finite(states: Callable[[Packed], Tensor], packed: Packed) -> Tensor:
+    """What ``states`` gives of a batch, [T, hidden]; not finite are at most those of texts that alone are not."""
+    found = states(packed)
+    if found.device.type != "cpu" or len(packed.lengths) == 1 or _is_finite(found):
+        return found
+    return torch.cat([states(text) for text in apart(packed)])
 
 
-def _finite(states: Tensor) -> bool:
+def _is_finite(states: Tensor) -> bool:
     # A sum says it of all numbers in one pass.
     return math.isfinite(float(states.sum(dtype=torch.float32)))

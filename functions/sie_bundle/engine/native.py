@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sie_bundle import compiling
 from sie_bundle.compiling import KEPT as KEPT  # for whoever loads a model
 from sie_bundle.compiling import WORDS as WORDS
+from sie_bundle.once import once
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,7 +45,7 @@ def variant(dtype: torch.dtype) -> str | None:
     return "avx2" if torch.cpu._is_avx2_supported() else None
 
 
-@functools.cache
+@once
 def library(of: str, folder: Path) -> Library | None:
     """A variant's library: from beside the sources, where images have it, or from a folder, made there if need be.
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine.row import Row
+from sie_bundle.engine.transfer import moved
 
 SHARE = 0.125
 """So much of a bucket's own tokens may be added to it as padding."""
@@ -108,7 +109,7 @@ class Packed:
     def counted(self, padding: int | None) -> Tensor:
         """See `Tokens.counted`."""
         counted = self.tokens.counted(padding)
-        return self.positions if counted is self.tokens.positions else self._moved(counted)
+        return self.positions if counted is self.tokens.positions else moved(counted, self.device)
 
     @property
     def types(self) -> Tensor | None:
@@ -139,7 +140,7 @@ class Packed:
         }
         if self.tokens.types is not None:
             arrays["types"] = self.tokens.types
-        whole = self._moved(np.concatenate(list(arrays.values())))
+        whole = moved(np.concatenate(list(arrays.values())), self.device)
         return dict(zip(arrays, torch.split(whole, [len(each) for each in arrays.values()]), strict=True))
 
     @cached_property
@@ -150,7 +151,7 @@ class Packed:
         if (seen == lengths).all():
             return None
         attended = np.flatnonzero(self.tokens.positions[: bounds[-1]] < np.repeat(seen, lengths))
-        return Keys(self._moved(attended), self._moved(_bounds(seen)))
+        return Keys(moved(attended, self.device), moved(_bounds(seen), self.device))
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -163,19 +164,6 @@ class Packed:
             groups.append(group)
             start += group.texts * length
         return groups
-
-    def _moved(self, array: npt.NDArray[Any]) -> Tensor:
-        return moved(array, self.device)
-
-
-def moved(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """A host's array on the device.
-
-    To a GPU from pinned memory, which is copied when the GPU comes to it: from any other the host waits until all is
-    computed that was asked for before, and no pass is prepared beside another.
-    """
-    there = torch.from_numpy(array)
-    return there.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else there.to(device)
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> Packed:

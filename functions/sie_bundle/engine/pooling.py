@@ -17,7 +17,8 @@ from torch.nn.functional import embedding_bag, normalize
 from sie_bundle.engine import native
 from sie_bundle.engine.native import address
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.packing import Packed, moved
+from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.transfer import moved
 
 POOLINGS = ("cls", "mean", "last", "weighted_mean")
 """In the compiled code's order."""

@@ -2,6 +2,7 @@
 
 # No annotations from the future: ``compiled``.
 import math
+from collections import defaultdict
 from typing import NamedTuple
 
 import torch
@@ -27,14 +28,15 @@ def turned(x: Tensor, turn: Turn) -> Tensor:
 class Rotation:
     """Rotary positions (2104.09864): each pair of dimensions (i, i + head_dim / 2) turned by position times its step.
 
-    Tables of sines and cosines are kept per rotation, as long as the longest text so far.
+    Tables of sines and cosines are kept per rotation, up to one as long as the longest text so far. None is let go: its
+    memory would be a load's at once, on another stream of the GPU, while a pass still reads it.
     """
 
     def __init__(self, head_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self._size = head_size
         self._device = device
         self._dtype = dtype
-        self._tables: dict[Rope, Turn] = {}
+        self._tables: dict[Rope, list[Turn]] = defaultdict(list)
 
     def __call__(self, packed: Packed, rope: Rope) -> Turn:
         """The rotation of a batch's tokens."""
@@ -43,10 +45,11 @@ class Rotation:
 
     def table(self, rope: Rope, length: int) -> Turn:
         """The rotation of so many places, or more."""
-        table = self._tables.get(rope)
+        kept = self._tables[rope]
+        table = kept[-1] if kept else None
         if table is None or len(table.cosines) < length:
-            table = self._tables[rope] = self._made(rope, length)
-        return table
+            kept.append(table := self._made(rope, length))
+        return table  # as it was made: another thread may put a shorter one behind it
 
     def _made(self, rope: Rope, length: int) -> Turn:
         places = torch.arange(max(512, 1 << (length - 1).bit_length()), dtype=torch.float64)
@@ -76,16 +79,17 @@ class RelativeBias:
     def __init__(self, weight: Tensor, largest: int = 128) -> None:
         self._weight = weight
         self._largest = largest
-        self._bias = torch.empty(0)
+        self._made = [torch.empty(0)]
+        """As with `Rotation`."""
 
     def __call__(self, length: int) -> Tensor:
         """[heads, length, length] or larger: what is added to the scores of query i and key j."""
-        bias = self._bias
+        bias = self._made[-1]
         if bias.shape[-1] < length:
             place = torch.arange(length)
             buckets = self._bucket(place[None] - place[:, None])
-            # Returned as it was made: another thread may put a shorter one in its place.
-            self._bias = bias = self._weight[buckets.to(self._weight.device)].permute(2, 0, 1).contiguous()
+            bias = self._weight[buckets.to(self._weight.device)].permute(2, 0, 1).contiguous()
+            self._made.append(bias)
         return bias
 
     def _bucket(self, distance: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ float32, and Intel's without AMX (which a hypervisor may hide) 1.6 times as long
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable
@@ -14,11 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sie_bundle.once import once
 from sie_sdk.errors import ConfigurationError
 
 log = logging.getLogger("sie.bundle.precision")
 
-CPU = torch.device("cpu")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOATS = tuple(PRECISIONS.values())
 """What tables of an embedding may be stored as, in the order that compiled code counts them in."""
@@ -69,7 +68,7 @@ def native_bfloat16() -> bool:
     return torch._C._has_mkldnn and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-@functools.cache
+@once
 def gain_of_bfloat16() -> float:
     """How many times as fast this CPU makes a product of bfloat16 as one of float32; tried once, for some 10 ms."""
     with torch.inference_mode():
@@ -88,6 +87,7 @@ def _product(dtype: torch.dtype) -> Callable[[], Tensor]:
 
 
 def _timed(way: Callable[[], Tensor]) -> float:
-    began = time.perf_counter()
+    """Seconds of this thread: whoever else wants the CPU, another load that tries as well, makes no difference."""
+    began = time.thread_time()
     way()
-    return time.perf_counter() - began
+    return time.thread_time() - began

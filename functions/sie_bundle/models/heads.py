@@ -6,7 +6,7 @@ Owns the computation on the device, down to arrays in the caller's order. Not he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -17,8 +17,9 @@ from torch.nn.functional import normalize
 
 from sie_bundle.engine.linear import Linear
 from sie_bundle.engine.outputs import Floats, Outputs, SparseRow
-from sie_bundle.engine.packing import Packed, moved
+from sie_bundle.engine.packing import Group, Packed
 from sie_bundle.engine.pooling import POOLINGS, Pool
+from sie_bundle.engine.transfer import computed, fetched, moved
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.label_tokenizer import LabelTokenizer
 from sie_bundle.models.parameters import Parameters, run
@@ -28,6 +29,8 @@ from sie_sdk.errors import ModelLoadFailedError
 
 VOCABULARY_TOKENS = 512
 """Tokens whose logits over the whole vocabulary are in memory at a time: 60 MB for BERT's."""
+WEIGHTS = 1 << 28
+"""Numbers over the vocabulary that are kept at a time, 1 GB: those of 6,500 short texts in one batch are 6.5 GB."""
 
 
 Head: TypeAlias = Callable[[Tensor, Packed, Sequence[int]], Outputs]
@@ -150,29 +153,45 @@ def _sparse(task: Sparse, checkpoint: Checkpoint, parameters: Parameters) -> Hea
     cap = checkpoint.architecture.config.final_logit_softcapping
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[SparseRow]:
-        best = _capped(torch.cat([_best(layers, group.view(states)) for group in packed.groups]), cap)
-        weights = torch.log1p(torch.relu(best))
-        entries = entries_on_host if weights.device.type == "cpu" else entries_on_device
-        return entries(weights, packed.places[list(texts)].tolist())
+        rows: list[SparseRow] = []
+        entries = entries_on_host if states.device.type == "cpu" else entries_on_device
+        for some in _at_once(packed.groups, checkpoint.architecture.config.vocab_size):
+            best = _capped(torch.cat([_best(layers, group.view(states)) for group in some]), cap)
+            rows += entries(torch.log1p(torch.relu(best)))
+        return [rows[place] for place in packed.places[list(texts)].tolist()]
 
     return head
 
 
-def entries_on_host(weights: Tensor, rows: Sequence[int]) -> list[SparseRow]:
-    """What is not zero in these rows of ``weights`` [n, vocabulary]; row by row, which is what a CPU does fastest."""
-    whole = weights.numpy()
-    indices = [np.flatnonzero(whole[row]).astype(np.int32) for row in rows]
-    return [SparseRow(own, whole[row, own]) for own, row in zip(indices, rows, strict=True)]
+def _at_once(groups: Sequence[Group], vocabulary: int) -> Iterator[list[Group]]:
+    """The groups in parts whose texts have no more than `WEIGHTS` numbers over the vocabulary; a large one is cut."""
+    most = max(1, WEIGHTS // vocabulary)
+    part: list[Group] = []
+    for group in groups:
+        for first in range(0, group.texts, most):
+            some = min(most, group.texts - first)
+            if part and sum(each.texts for each in part) + some > most:
+                yield part
+                part = []
+            part.append(group._replace(start=group.start + first * group.length, texts=some))
+    yield part
 
 
-def entries_on_device(weights: Tensor, rows: Sequence[int]) -> list[SparseRow]:
+def entries_on_host(weights: Tensor) -> list[SparseRow]:
+    """What is not zero in each row of ``weights`` [n, vocabulary]; row by row, which is what a CPU does fastest."""
+    rows = weights.numpy()
+    own = [np.flatnonzero(row) for row in rows]
+    return [SparseRow(each.astype(np.int32), row[each]) for each, row in zip(own, rows, strict=True)]
+
+
+def entries_on_device(weights: Tensor) -> list[SparseRow]:
     """The same, found where ``weights`` are: the host gets two hundred numbers of a text instead of its vocabulary."""
-    texts, tokens = weights.nonzero().unbind(1)
-    values = weights[texts, tokens].cpu().numpy()
-    indices = tokens.to(torch.int32).cpu().numpy()
-    bounds = np.searchsorted(texts.to(torch.int32).cpu().numpy(), np.arange(len(weights) + 1))
-    own = [slice(bounds[row], bounds[row + 1]) for row in rows]
-    return [SparseRow(indices[each], values[each]) for each in own]
+    with computed(weights.device):
+        texts, tokens = weights.nonzero().unbind(1)
+        values = weights[texts, tokens].cpu().numpy()
+        indices = tokens.to(torch.int32).cpu().numpy()
+        bounds = np.searchsorted(texts.to(torch.int32).cpu().numpy(), np.arange(1, len(weights)))
+    return [SparseRow(*each) for each in zip(np.split(indices, bounds), np.split(values, bounds), strict=True)]
 
 
 def _best(layers: Sequence[Linear], states: Tensor) -> Tensor:
@@ -196,27 +215,32 @@ def _capped(logits: Tensor, cap: float | None) -> Tensor:
 
 
 def _lexical(weights: Tensor, packed: Packed, texts: Sequence[int], special: npt.NDArray[np.int64]) -> list[SparseRow]:
-    """Each token's weight under its id, the largest where an id occurs twice; special tokens have none."""
-    rows = []
-    ids = packed.ids.cpu().numpy()
-    for text, values in zip(texts, _by_text(weights, packed, texts), strict=True):
-        own = ids[packed.starts[text] : packed.starts[text] + packed.lengths[text]]
-        indices, inverse = np.unique(own, return_inverse=True)
-        best = np.zeros(len(indices), dtype=np.float32)
-        np.maximum.at(best, inverse, values[:, 0])
-        best[np.isin(indices, special)] = 0
-        kept = best != 0
-        rows.append(SparseRow(indices[kept].astype(np.int32), best[kept]))
-    return rows
+    """Each token's weight under its id, the largest where an id occurs twice; special tokens have none.
+
+    Of all texts at once: sorted by text and id, each stretch of equal ones is an entry.
+    """
+    bounds = packed.tokens.bounds
+    ids, own = packed.tokens.ids[: bounds[-1]], fetched(weights)[: bounds[-1], 0]
+    keys = np.repeat(np.arange(len(bounds) - 1) << 32, np.diff(bounds)) | ids
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    best, keys = np.maximum.reduceat(own[order], first), keys[first]
+    tokens = keys & 0xFFFFFFFF
+    kept = (best != 0) & ~np.isin(tokens, special)
+    ends = np.searchsorted(keys[kept] >> 32, np.arange(1, len(bounds) - 1))
+    split = zip(np.split(tokens[kept].astype(np.int32), ends), np.split(best[kept], ends), strict=True)
+    rows = [SparseRow(*each) for each in split]
+    return [rows[place] for place in packed.places[list(texts)].tolist()]
 
 
 def _rows(vectors: Tensor | Floats, texts: Sequence[int]) -> Floats:
     """The rows of the texts asked for, usually all in order, as float32 [n, ...]."""
-    rows: Floats = vectors.float().cpu().numpy() if isinstance(vectors, Tensor) else vectors
+    rows: Floats = fetched(vectors.float()) if isinstance(vectors, Tensor) else vectors
     return rows if len(texts) == len(rows) else rows[list(texts)]
 
 
 def _by_text(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[Floats]:
     """Each text's own tokens [length, ...]; a view of one copy from the device."""
-    tokens = states.float().cpu().numpy()
+    tokens = fetched(states.float())
     return [tokens[packed.starts[text] : packed.starts[text] + packed.lengths[text]] for text in texts]

@@ -17,7 +17,7 @@ from torch import Tensor
 from sie_bundle.engine import cpu_attention, layer, native
 from sie_bundle.engine.attention import kernel, varlen
 from sie_bundle.engine.embedding import Embedding
-from sie_bundle.engine.finite import Finite
+from sie_bundle.engine.finite import finite
 from sie_bundle.engine.fused import Fused
 from sie_bundle.engine.layer import Attention, FeedForward, Layer
 from sie_bundle.engine.linear import Activation, LayOut, linear, plain
@@ -79,7 +79,7 @@ class PackedEncoder:
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
         # In compiled code texts share nothing, so one that is not finite spoils none.
-        return self._states(packed) if self._fused else Finite(self._states)(packed)
+        return self._states(packed) if self._fused else finite(self._states, packed)
 
     def _states(self, packed: Packed) -> Tensor:
         if self._fused:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sie_bundle.engine.packing import SHARE, SLACK, Packed, buckets
+from sie_bundle.engine.transfer import moved
 from sie_bundle.models.transformers_encoder import TOLERANCE, Body, error
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError
@@ -70,11 +71,11 @@ class PaddedEncoder:
             ids, types = (None if x is None else x[part].view(len(lengths), -1) for x in (packed.ids, packed.types))
             assert ids is not None
             return self._body(ids, token_type_ids=types).flatten(0, 1)
-        index = torch.from_numpy(np.where(inside, starts[:, None] + places, 0)).to(self.device)
-        mask = torch.from_numpy(inside).to(self.device)
+        index = moved(np.where(inside, starts[:, None] + places, 0), self.device)
+        mask, own = moved(inside, self.device), moved(np.flatnonzero(inside), self.device)
         ids = packed.ids[index].masked_fill_(~mask, self._padding)
         types = None if packed.types is None else packed.types[index].masked_fill_(~mask, 0)
-        return self._body(ids, token_type_ids=types, attention_mask=mask.long())[mask]
+        return self._body(ids, token_type_ids=types, attention_mask=mask.long()).flatten(0, 1)[own]
 
 
 def _indices(part: range) -> slice:

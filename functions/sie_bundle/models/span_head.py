@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.outputs import Floats
-from sie_bundle.engine.packing import Packed, moved
+from sie_bundle.engine.packing import Packed
+from sie_bundle.engine.transfer import fetched, moved
 from sie_bundle.models.gliner import TOKEN_LEVEL
 from sie_bundle.models.label_tokenizer import LabelTokenizer
 from sie_bundle.models.parameters import Parameters, run
@@ -31,9 +33,18 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1024
 """Spans, or pairs of words and labels, whose hidden layer is in memory at a time: 13 MB for a hidden size of 768."""
+AT_ONCE_ON_DEVICE = 1 << 16
+"""The same where a step is asked for in a few microseconds and its memory is plenty."""
 
 _SPAN = "span_rep_layer.span_rep_layer"
 _RNN = "rnn.lstm."
+
+
+class Ends(NamedTuple):
+    """The spans of a row: each one's first word, and how many words it has beside that; [n] int64."""
+
+    first: npt.NDArray[np.int64]
+    beside: npt.NDArray[np.int64]
 
 
 class Places(NamedTuple):
@@ -125,25 +136,25 @@ class _BySpan(NamedTuple):
         labels, first, last = run(self.labels, labels), run(self.first, words), run(self.last, words)
         shifts = labels @ self.bias if self.bias is not None else labels.new_zeros(len(labels))
         keys = labels @ self.out if self.out is not None else labels
-        rows = zip(
-            *(torch.split(each, at.word_counts) for each in (first, last)),
-            *(torch.split(each, at.label_counts) for each in (keys, shifts)),
-            strict=True,
-        )
-        return [self._row(*each) for each in rows]
-
-    def _row(self, first: Tensor, last: Tensor, keys: Tensor, shift: Tensor) -> Floats:
-        words = len(first)
-        begin, width = np.nonzero(np.arange(words)[:, None] + np.arange(self.width) < words)
-        logits = torch.empty(len(begin), len(keys), device=first.device)
-        for start in range(0, len(begin), AT_ONCE):
-            part = slice(start, start + AT_ONCE)
-            ends = (torch.from_numpy(each).to(first.device) for each in (begin[part], begin[part] + width[part]))
-            hidden = first[next(ends)] + last[next(ends)]
-            logits[part] = (hidden.relu_() if self.out is not None else hidden) @ keys.T + shift
-        found = np.zeros((words, self.width, len(keys)), dtype=np.float32)
-        found[begin, width] = logits.cpu().numpy()
+        ends = [_ends(words, self.width) for words in at.word_counts]
+        by_word = (torch.split(each, at.word_counts) for each in (first, last))
+        by_label = (torch.split(each, at.label_counts) for each in (keys, shifts))
+        logits = _fetched([self._row(*row) for row in zip(*by_word, *by_label, ends, strict=True)])
+        found = []
+        for own, numbers, words_of in zip(ends, logits, at.word_counts, strict=True):
+            found.append(np.zeros((words_of, self.width, numbers.shape[1]), np.float32))
+            found[-1][own.first, own.beside] = numbers
         return found
+
+    def _row(self, first: Tensor, last: Tensor, keys: Tensor, shift: Tensor, ends: Ends) -> Tensor:
+        """[spans, labels]."""
+        words, step = moved(np.stack([ends.first, ends.first + ends.beside]), first.device), _at_once(first)
+        logits = torch.empty(words.shape[1], len(keys), device=first.device)
+        for start in range(0, len(logits), step):
+            part = slice(start, start + step)
+            hidden = first[words[0, part]] + last[words[1, part]]
+            logits[part] = (hidden.relu_() if self.out is not None else hidden) @ keys.T + shift
+        return logits
 
 
 def _by_span(config: Config, parameters: Parameters) -> _BySpan:
@@ -185,16 +196,17 @@ class _ByWord(NamedTuple):
             *(torch.split(each, at.label_counts) for each in (self.by_label(label), label_factor)),
             strict=True,
         )
-        return [self._row(*each) for each in parts]
+        return _fetched([self._row(*each) for each in parts])
 
-    def _row(self, word: Tensor, word_factor: Tensor, label: Tensor, label_factor: Tensor) -> Floats:
-        found = np.empty((len(word), len(label), 3), dtype=np.float32)
-        at_once = max(1, AT_ONCE // len(label))
-        for start in range(0, len(word), at_once):
-            part = slice(start, start + at_once)
+    def _row(self, word: Tensor, word_factor: Tensor, label: Tensor, label_factor: Tensor) -> Tensor:
+        """[words, labels, 3]."""
+        found = torch.empty(len(word), len(label), 3, device=word.device)
+        step = max(1, _at_once(word) // len(label))
+        for start in range(0, len(word), step):
+            part = slice(start, start + step)
             both = (word_factor[part, None] * label_factor).flatten(0, 1)
             hidden = self.by_both(both).view(-1, *label.shape) + word[part, None] + label
-            found[part] = self.out(hidden.relu_().flatten(0, 1)).view(-1, len(label), 3).cpu().numpy()
+            found[part] = self.out(hidden.relu_().flatten(0, 1)).view(-1, len(label), 3)
         return found
 
 
@@ -205,6 +217,21 @@ def _by_word(parameters: Parameters) -> _ByWord:
     of_word, of_label, out = (parameters.linear([name], dtype=torch.float32) for name in names)
     bias = parameters.take("scorer.out_mlp.0.bias", torch.float32)
     return _ByWord(of_word, of_label, linear(word, None), linear(label, bias), linear(both, None), out)
+
+
+def _ends(words: int, width: int) -> Ends:
+    return Ends(*np.nonzero(np.arange(words)[:, None] + np.arange(width) < words))
+
+
+def _at_once(tensor: Tensor) -> int:
+    return AT_ONCE if tensor.device.type == "cpu" else AT_ONCE_ON_DEVICE
+
+
+def _fetched(rows: Sequence[Tensor]) -> list[Floats]:
+    """All rows' numbers on the host, by one way for all."""
+    whole = fetched(torch.cat([row.flatten() for row in rows]))
+    ends = np.cumsum([row.numel() for row in rows])[:-1]
+    return [part.reshape(row.shape) for part, row in zip(np.split(whole, ends), rows, strict=True)]
 
 
 def _if_there(name: str, parameters: Parameters) -> str:

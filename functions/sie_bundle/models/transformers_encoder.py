@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from sie_bundle.engine.attention import Attend, kernel
-from sie_bundle.engine.finite import Finite
+from sie_bundle.engine.failure import is_out_of_memory, is_sound
+from sie_bundle.engine.finite import finite
 from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.row import Row
@@ -203,7 +204,7 @@ class TransformersEncoder:
 
     def __call__(self, packed: Packed) -> Tensor:
         """The states of the last layer: [T, hidden], in the order of ``packed``."""
-        return Finite(self._states)(packed)
+        return finite(self._states, packed)
 
     def _states(self, packed: Packed) -> Tensor:
         padding = self._first_position - 1 if self._first_position else None
@@ -228,6 +229,8 @@ class TransformersEncoder:
             try:
                 found = self(packed)
             except (RuntimeError, IndexError, TypeError) as failure:
+                if is_out_of_memory(failure) or not is_sound(str(self.device)):
+                    raise  # says nothing of the model
                 raise NotPackable(str(failure)) from failure
             if error(found, alone) <= TOLERANCE[alone.dtype]:
                 return
