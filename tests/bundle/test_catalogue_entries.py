@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import string
 import time
 from collections.abc import Callable, Iterator
@@ -295,7 +296,8 @@ async def test_a_judging_entry_asks_by_its_prompt(spec: ModelSpec, make: Make, a
         found = by_document(await ask(entry, ScoreRequest(Item(text=QUERY), [Item(text=DOCUMENT)], instruction)))
         text = task.template.replace("{query}", QUERY).replace("{document}", DOCUMENT)
         text = text.replace("{instruction}", instruction or task.instruction)
-        parts = [(task.prefix, False), (text, True), (task.suffix, False)]
+        texts = re.split("(\n)", text) if task.by_line else [text]
+        parts = [(task.prefix, False), *((part, not task.by_line) for part in texts), (task.suffix, False)]
         ids = [number for part, special in parts for number in tokenizer.encode(part, add_special_tokens=special).ids]
         last = entry.reference(ids)["logits"][-1]
         logit = float(last[entry.number(task.yes)] - last[entry.number(task.no)])

@@ -149,15 +149,15 @@ def test_a_judge_says_the_logit_of_yes_less_that_of_no(judge: tuple[EncoderModel
     found = by_index(run(model, "hello", ["ship", "world world"]))
     yes, no = model.tokenizer.id("yes"), model.tokenizer.id("no")
     for value, document in zip(found, ["ship", "world world"], strict=True):
-        (own,) = model.tokenizer.framed("abc ", [f"hello {document}"], " no", 40)
+        (own,) = model.tokenizer.framed("abc ", [[f"hello {document}"]], " no", 40)
         last = random_models.reference("qwen3-reranker", folder, own.ids.tolist())["logits"][-1]
         assert abs(value - float(last[yes] - last[no])) < 2e-4
 
 
 def test_what_frames_a_judges_question_is_never_cut(judge: tuple[EncoderModel, Path]) -> None:
     model, _ = judge
-    short = model.tokenizer.framed("abc ", ["hello"], " no", 40)[0].ids.tolist()
-    long = model.tokenizer.framed("abc ", ["hello " * 100], " no", 40)[0].ids.tolist()
+    short = model.tokenizer.framed("abc ", [["hello"]], " no", 40)[0].ids.tolist()
+    long = model.tokenizer.framed("abc ", [["hello " * 100]], " no", 40)[0].ids.tolist()
     assert len(long) == 40
     assert long[:2] == short[:2] and long[-2:] == short[-2:]
 
@@ -165,7 +165,7 @@ def test_what_frames_a_judges_question_is_never_cut(judge: tuple[EncoderModel, P
 def test_a_limit_that_leaves_no_room_between_a_judges_frame_is_refused_with_the_least(
     judge: tuple[EncoderModel, Path],
 ) -> None:
-    least = len(judge[0].tokenizer.framed("abc ", [""], " no", 40)[0].ids) + 1
+    least = len(judge[0].tokenizer.framed("abc ", [[""]], " no", 40)[0].ids) + 1
     long = [Item(text="hello " * 100)]
     error = refused(judge[0], Item(text="ship"), long, options={"max_seq_length": least - 3})
     assert error.field == "options.max_seq_length" and error.limit is not None

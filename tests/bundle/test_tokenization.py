@@ -14,7 +14,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import models, processors
+from tokenizers import models, pre_tokenizers, processors
 
 from sie_bundle.engine.row import Ids
 from sie_bundle.models.model import EncoderModel
@@ -139,6 +139,22 @@ def test_of_a_pair_the_longer_loses_first_and_then_both_alike(
     first: int, second: int, room: int, kept: tuple[int, int]
 ) -> None:
     assert _cut_pair(first, second, room) == kept
+
+
+def test_parts_that_stand_apart_are_not_one_token_where_they_meet() -> None:
+    vocabulary = {"a": 0, ".": 1, "\n": 2, ".\n": 3, "b": 4}
+    own = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
+    own.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("\\.\n|."), "isolated")
+    tokenizer = Tokenizer(own)
+    assert [row.ids.tolist() for row in tokenizer.framed("b", [["a.\na"]], "b", 9)] == [[4, 0, 3, 0, 4]]
+    apart = [["a.", "\n", "a"], ["a.", "\n", "aaaaaa"]]
+    assert [row.ids.tolist() for row in tokenizer.framed("b", apart, "b", 7)] == [
+        [4, 0, 1, 2, 0, 4],
+        [4, 0, 1, 2, 0, 0, 4],
+    ]
+    with pytest.raises(InputTooLongError, match="9 tokens; the model reads 5") as error:
+        tokenizer.framed("b", apart, "b", 7, "error")
+    assert error.value.field == "items[1].text"
 
 
 def framed(tiny_folder: Path) -> Tokenizer:

@@ -96,6 +96,9 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is done to a score, unless the request says otherwise."""
     template: str = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
     """``yes_no``: the text, with its three places; the first part to be cut when it is too long."""
+    by_line: bool = False
+    """``yes_no``: the template's lines, and the breaks between them, are tokenized each by itself, as some libraries
+    have it; a full stop before a break is otherwise one token with it."""
     prefix: str = ""
     """``yes_no``: what stands before it, never cut."""
     suffix: str = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -26,10 +27,9 @@ from sie_sdk.errors import InputTooLongError, InvalidInputError, ModelLoadFailed
 
 Overflow = Literal["truncate_text", "error"]
 Side = Literal["auto", "left", "right"]
-
+Parts = Sequence[str]
 Name = Callable[[int], str]
 """What errors call the text of that number."""
-
 ITEM: Name = "items[{}].text".format
 
 
@@ -204,9 +204,9 @@ class Tokenizer:
         return made
 
     def framed(
-        self, prefix: str, texts: Sequence[str], suffix: str, max_length: int, overflow: Overflow = "truncate_text"
+        self, prefix: str, texts: Sequence[Parts], suffix: str, max_length: int, overflow: Overflow = "truncate_text"
     ) -> list[Row]:
-        """One row per text between two others, which are never cut.
+        """One row per text between two others, which are never cut. Each of a text's parts is tokenized by itself.
 
         Raises:
             InvalidInputError: they leave no room for a text; names ``options.max_seq_length``. And as `rows`.
@@ -214,14 +214,26 @@ class Tokenizer:
         before, after = (self._tokenizer.encode(part, add_special_tokens=False).ids for part in (prefix, suffix))
         around = len(before) + len(after)
         if around >= max_length:
-            raise InvalidInputError(
+            told, least = (
                 f"Around every text stand {around} tokens, which leaves no room for one in {max_length}.",
-                field="options.max_seq_length",
-                limit=around + 1,
-                hint=f"Give at least {around + 1}.",
+                around + 1,
             )
-        inner = self.rows(texts, max_length - around, overflow)
+            raise InvalidInputError(told, field="options.max_seq_length", limit=least, hint=f"Give at least {least}.")
+        inner = self._joined(texts, max_length - around, overflow)
         return [row(np.concatenate([before, own.ids, after]).astype(np.int64)) for own in inner]
+
+    def _joined(self, texts: Sequence[Parts], max_length: int, overflow: Overflow) -> list[Row]:
+        """`rows` of texts in as many parts each; without special tokens where they are several."""
+        if len(texts[0]) == 1:
+            return self.rows([text for (text,) in texts], max_length, overflow)
+        each = iter(self._ids([*chain.from_iterable(texts)], special=False, name=lambda i: ITEM(i // len(texts[0]))))
+        made = []
+        for i, parts in enumerate(texts):
+            ids = np.concatenate([next(each) for _ in parts])
+            if len(ids) > max_length and overflow == "error":
+                raise _too_long(len(ids), max_length, ITEM(i))
+            made.append(row(self._cut(ids, max_length)))
+        return made
 
     def hypotheses(
         self, texts: Sequence[str], hypotheses: Sequence[str], max_length: int, overflow: Overflow = "truncate_text"
@@ -314,7 +326,7 @@ class Tokenizer:
 def _check_unicode(texts: Sequence[str | Sequence[str]], name: Name) -> None:
     """Tell which text has unpaired surrogates: Python's strings can hold them, UTF-8 cannot."""
     for i, text in enumerate(texts):
-        if not all(map(_is_unicode, [text] if isinstance(text, str) else text)):
+        if any("\ud800" <= letter <= "\udfff" for letter in "".join(text)):
             raise InvalidInputError("The text is not valid Unicode.", field=name(i)) from None
 
 
@@ -384,17 +396,5 @@ def _empty(field: str) -> InvalidInputError:
 
 
 def _too_long(length: int, max_length: int, field: str) -> InputTooLongError:
-    return InputTooLongError(
-        f"The text has {length} tokens; the model reads {max_length}.",
-        field=field,
-        limit=max_length,
-        hint='Shorten it, or send overflow_policy "truncate_text".',
-    )
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    told, hint = f"The text has {length} tokens; the model reads {max_length}.", 'send overflow_policy "truncate_text"'
+    return InputTooLongError(told, field=field, limit=max_length, hint=f"Shorten it, or {hint}.")

@@ -5,6 +5,7 @@ Owns the texts that are put together and what of the outputs is the score. The w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -70,8 +71,9 @@ def plan(model: Model, spec: ModelSpec, request: ScoreRequest) -> Plan:
         instruction = request.instruction or options.text("instruction", task.instruction)
         of_each = max((query, "query.text"), (instruction, "instruction"), key=lambda told: len(told[0]))
         prompts.check_repeated((len(query) + len(instruction)) * len(documents), len(documents), of_each[1])
+        parts = re.split("(\n)", task.template) if task.by_line else [task.template]
         texts = [
-            template.filled(task.template, instruction=instruction, query=query, document=document)
+            [template.filled(part, instruction=instruction, query=query, document=document) for part in parts]
             for document in documents
         ]
         rows = model.tokenizer.framed(task.prefix, texts, task.suffix, longest, options.overflow())
