@@ -8,7 +8,6 @@ neither a library nor a compiler, torch computes each step of a pass, and Python
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import platform
 import sys
