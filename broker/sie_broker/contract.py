@@ -282,6 +282,20 @@ class Broker(Protocol):
         """Call ``wanted`` for each `want` of a queue of the lane, while the context is open."""
         ...
 
+    async def withdraw(self, work: Work, sequence: int) -> None:
+        """Nobody wants the answer to this work with that receipt any more, nor will: it is queued no more.
+
+        Workers that pull its queue are told, which may be lost: then whoever has it in hand finishes it.
+        """
+        ...
+
+    def on_withdrawn(self, queue: Queue, withdrawn: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+        """Call ``withdrawn`` with the id of each work of ``queue`` that is withdrawn, while the context is open.
+
+        It may come before the work does: what was on its way then is delivered all the same.
+        """
+        ...
+
     async def waiting(self, lane: Lane) -> Collection[Queue]:
         """The lane's queues with work that is not yet acknowledged."""
         ...

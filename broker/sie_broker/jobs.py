@@ -95,6 +95,13 @@ async def find(bucket: Bucket, job_id: str) -> Job | None:
     return None if value is None else _jobs.decode(value)
 
 
+async def forget(bucket: Bucket, job_id: str) -> None:
+    """Forget that there is such a job, whose work is queued no more."""
+    key = f"job.{token(job_id)}"
+    if (known := await bucket.read(key)).value is not None:
+        await bucket.remove(key, known.revision)
+
+
 async def keep(bucket: Bucket, reply: Reply) -> None:
     """Keep the reply as the job's result. An error does not take the place of an answer.
 

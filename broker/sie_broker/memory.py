@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from sie_broker import claim, deadletters, jobs, subjects
 from sie_broker.contract import Delivery, Room
 from sie_broker.events import envelope
 from sie_broker.memory_deadletters import MemoryDeadLetters
+from sie_broker.memory_listeners import Listeners
 from sie_broker.memory_payloads import MemoryPayloads, no_room
 from sie_broker.parcel import MemoryParcel, Parcel
 from sie_broker.records import (
@@ -165,6 +166,9 @@ class _Waiting:
         (self.waiting.appendleft if first else self.waiting.append)((sequence, work, attempt))
         self.changed.set()
 
+    def drop(self, sequence: int) -> None:
+        self.waiting = deque(each for each in self.waiting if each[0] != sequence)
+
 
 class MemoryDelivery:
     """A `Delivery` of the in-memory broker."""
@@ -225,8 +229,9 @@ class MemoryBroker:
         self._accepted: dict[str, tuple[int, float]] = {}
         self._queues: defaultdict[Queue, _Waiting] = defaultdict(_Waiting)
         self._waiting: defaultdict[str, list[asyncio.Future[Reply]]] = defaultdict(list)
-        self._wakers: list[Callable[[Lane], None]] = []
-        self._wanters: list[tuple[Lane, Callable[[Queue], None]]] = []
+        self._wakers = Listeners[Lane]()
+        self._wanted: defaultdict[Lane, Listeners[Queue]] = defaultdict(Listeners)
+        self._withdrawn: defaultdict[Queue, Listeners[str]] = defaultdict(Listeners)
         self._due: asyncio.Queue[MemoryParcel] = asyncio.Queue()
 
     async def connect(self) -> None:
@@ -366,29 +371,25 @@ class MemoryBroker:
         """Nobody but this process is here to listen."""
 
     def wake(self, lane: Lane) -> None:
-        for woken in self._wakers:
-            woken(lane)
+        self._wakers.tell(lane)
 
-    @asynccontextmanager
-    async def on_wake(self, woken: Callable[[Lane], None]) -> AsyncIterator[None]:
-        self._wakers.append(woken)
-        try:
-            yield
-        finally:
-            self._wakers.remove(woken)
+    def on_wake(self, woken: Callable[[Lane], None]) -> AbstractAsyncContextManager[None]:
+        return self._wakers.listening(woken)
 
     def want(self, queue: Queue) -> None:
-        for lane, wanted in list(self._wanters):
-            if lane == queue.lane:
-                wanted(queue)
+        self._wanted[queue.lane].tell(queue)
 
-    @asynccontextmanager
-    async def on_wanted(self, lane: Lane, wanted: Callable[[Queue], None]) -> AsyncIterator[None]:
-        self._wanters.append(wanter := (lane, wanted))
-        try:
-            yield
-        finally:
-            self._wanters.remove(wanter)
+    def on_wanted(self, lane: Lane, wanted: Callable[[Queue], None]) -> AbstractAsyncContextManager[None]:
+        return self._wanted[lane].listening(wanted)
+
+    async def withdraw(self, work: Work, sequence: int) -> None:
+        if (queued := self._open.get(sequence)) is not None and queued.id == work.id:
+            self._queues[work.queue].drop(sequence)
+            self.settle(sequence)
+            self._withdrawn[work.queue].tell(work.id)
+
+    def on_withdrawn(self, queue: Queue, withdrawn: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+        return self._withdrawn[queue].listening(withdrawn)
 
     async def waiting(self, lane: Lane) -> Collection[Queue]:
         return [queue for queue, count in self._queued.items() if count and queue.lane == lane]

@@ -16,6 +16,7 @@ WORK = "sie.work"
 REPLY = "sie.reply"
 WAKE = "sie.wake"
 WANTED = "sie.wanted"
+WITHDRAWN = "sie.withdrawn"
 HEALTH = "sie.health"
 DEAD = "sie.dead"
 SINK = "sie.sink"
@@ -68,6 +69,21 @@ def wanted(queue: Queue) -> str:
 def wanted_of_lane(lane: Lane) -> str:
     """All that is told to the workers of a lane."""
     return f"{WANTED}.{lane_key(lane)}.>"
+
+
+def withdrawn(queue: Queue, work_id: str) -> str:
+    """Where the workers that pull a queue are told of work that nobody wants any more: as `work`, and its id."""
+    return f"{WITHDRAWN}{work(queue).removeprefix(WORK)}.{token(work_id)}"
+
+
+def withdrawn_of_queue(queue: Queue) -> str:
+    """All that is told so of one queue."""
+    return f"{WITHDRAWN}{work(queue).removeprefix(WORK)}.*"
+
+
+def work_of_withdrawn(subject: str) -> str:
+    """The id in a subject that `withdrawn` made."""
+    return name_of(subject.rpartition(".")[2])
 
 
 def is_work(subject: str) -> bool:

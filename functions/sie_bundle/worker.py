@@ -14,11 +14,12 @@ from functools import partial
 
 from sie_broker import claim, clock, jobs
 from sie_broker.contract import Broker, Delivery
-from sie_broker.ending import cancelled, end
+from sie_broker.ending import cancelled
 from sie_broker.records import Lane, Queue, Reply, Work
 from sie_broker.room import Occupancy, Room
 from sie_broker.subjects import is_sink
 from sie_bundle.anteroom import Anteroom, Places
+from sie_bundle.in_hand import InHand
 from sie_bundle.isolation import SUSPECT, Isolation
 from sie_bundle.pulls import Pulls
 from sie_bundle.settings import MAX_REPLY_BYTES
@@ -82,7 +83,7 @@ class Worker:
         self._max_reply_bytes = max_reply_bytes
         self._isolation = Isolation(broker.jobs)
         self._pulls = Pulls(broker, registry, lane, loaded, self._pull)
-        self._in_hand: set[asyncio.Task[None]] = set()
+        self._in_hand = InHand()
 
     def start(self) -> None:
         """Pull what is wanted, from now on."""
@@ -104,11 +105,7 @@ class Worker:
     async def drain(self, within_s: float) -> None:
         """Stop pulling, finish what is in hand; after ``within_s`` seconds the rest is left to be given back."""
         await self._pulls.close()
-        if self._in_hand:
-            _, late = await asyncio.wait(self._in_hand, timeout=within_s)
-            if late:
-                log.warning("%d requests are given back, not done after %g s", len(late), within_s)
-            await end(*late)
+        await self._in_hand.drain(within_s)
 
     async def _pull(self, queue: Queue) -> None:
         def loaded() -> bool:
@@ -117,25 +114,25 @@ class Worker:
         def ready() -> bool:
             return queue.model not in self._loading() and loaded()
 
-        def ended(room: Room, task: asyncio.Task[None]) -> None:
-            self._in_hand.discard(task)
+        def ended(room: Room) -> None:
             room.leave()
             self.busy.leave()
 
         with closing(Places(self._rooms[queue.priority], self._anterooms[queue.priority], ready)) as places:
-            async with aclosing(self._broker.pull(queue, places, lambda: 0 if loaded() else 5)) as deliveries:
+            async with (
+                self._broker.on_withdrawn(queue, self._in_hand.withdraw),
+                aclosing(self._broker.pull(queue, places, lambda: 0 if loaded() else 5)) as deliveries,
+            ):
                 async for delivery in deliveries:
                     self._pulls.want(queue)
                     # Taken here and not by the task, which may run only after the next pull has looked for room.
                     (room := places.now).take()
                     self.busy.enter()
-                    task = asyncio.create_task(self._handle(delivery))
-                    self._in_hand.add(task)
-                    task.add_done_callback(partial(ended, room))
+                    self._in_hand.begin(delivery.work.id, self._handle(delivery), partial(ended, room))
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
-            await self._settled(delivery)
+            await self._in_hand.unless_withdrawn(delivery, self._settled)
         except QueueFullError as error:
             log.warning("work %s is given back, there is no room for its answer: %s", delivery.work.id, error)
             await _give_back(delivery, FULL_S)

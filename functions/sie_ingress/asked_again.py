@@ -19,6 +19,7 @@ from sie_broker import clock
 from sie_broker.jobs import Job, job_of
 from sie_broker.merge import part_id
 from sie_broker.records import Reply, Work
+from sie_ingress.caller import ANYBODY
 from sie_ingress.submit import Holds
 from sie_sdk.errors import UnavailableError
 
@@ -57,7 +58,7 @@ class AskedAgain:
         """
         if holds.key is None and holds.answers:
             if (before := self.before(whole, works)) is not None:
-                (whole, works), holds = before, holds._replace(key="again")
+                (whole, works), holds = before, holds._replace(key="again", caller=ANYBODY)
             holds = holds._replace(take=partial(self._take, whole, works, holds.take))
         outcome = await place(whole, works, holds)
         if isinstance(outcome, Reply):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from sie_broker.records import Lane
+from sie_ingress.caller import ANYBODY, Caller
 
 T = TypeVar("T")
 
@@ -41,8 +42,9 @@ class Held:
         for wake in [wake for wake, waits_for in self._wakers.items() if waits_for == lane]:
             wake()
 
-    async def within(self, seconds: float, answer: Awaitable[T], lane: Lane) -> T | None:
+    async def within(self, seconds: float, answer: Awaitable[T], lane: Lane, caller: Caller = ANYBODY) -> T | None:
         """The answer if it comes within ``seconds`` and before `leave` or `let_go` of its lane; what the answer raises.
+        None, too, when its ``caller`` has left.
 
         A future stays usable when it did not come (a plain timeout would cancel it); a coroutine is cancelled.
         """
@@ -56,6 +58,7 @@ class Held:
         timer = loop.call_later(max(0.0, 0.0 if self._left else seconds), wake)
         answered.add_done_callback(wake)
         self._wakers[wake] = lane
+        caller.on_left(wake)
         try:
             await woken
         finally:

@@ -24,7 +24,7 @@ from sie_broker.records import Reply, Work
 from sie_config.model.model_spec import ModelSpec
 from sie_config.model.profile import with_profile
 from sie_config.registry import Registry
-from sie_ingress import answer, memory, parts, published
+from sie_ingress import answer, caller, memory, parts, published
 from sie_ingress.admission import Admission
 from sie_ingress.answer import Answers
 from sie_ingress.asked_again import AskedAgain
@@ -133,9 +133,8 @@ class Inference:
         )
         # `Prefer: wait=0` asks for a job, even where the answer is known already.
         warm_s = self._settings.request_timeout_s if held is None else held
-        holds = Holds(
-            warm_s, held or 0.0, key, answers=held != 0, queued_anyway=held == 0, take=memory.of(request.scope).take
-        )
+        take, waits = memory.of(request.scope).take, caller.of(request.receive, key)
+        holds = Holds(warm_s, held or 0.0, key, answers=held != 0, queued_anyway=held == 0, take=take, caller=waits)
         if published.asks(request.scope):
             outcome: Reply | Job = await self._place_published(checked, holds)
         else:
@@ -237,6 +236,7 @@ class Inference:
             RateLimitedError, QueueFullError, QueueUnavailableError: not all of it was accepted.
             ProvisioningFailedError: its lane's workers are given up.
             DeadlineExceededError: its time was over while it was held.
+            CancelledByCallerError: its caller has hung up.
         """
         whole, works, sizes = checked
         if whole.deadline is not None:

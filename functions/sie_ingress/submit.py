@@ -21,6 +21,7 @@ from sie_broker.contract import Broker
 from sie_broker.jobs import Job
 from sie_broker.merge import part_id, whole
 from sie_broker.records import Lane, Reply, Submission, Work
+from sie_ingress.caller import ANYBODY, Caller
 from sie_ingress.follow import Following, reply_of, unanswered
 from sie_ingress.held import LAST_LOOK_S, Held
 from sie_ingress.lanes import Lanes
@@ -63,6 +64,8 @@ class Holds(NamedTuple):
     """Whether it is queued although nobody waits for the lane's workers any more; else it is refused then."""
     take: Callable[[int], None] = uncounted
     """Takes memory for an answer of that size before it is fetched; raises `UnavailableError` where there is none."""
+    caller: Caller = ANYBODY
+    """The only one who waits for the answer: if it leaves, the work is withdrawn."""
 
 
 class Submitter:
@@ -87,13 +90,14 @@ class Submitter:
             ProvisioningFailedError: the lane's workers are given up, and nothing more was accepted.
             PayloadTooLargeError, PayloadLostError: the answer cannot be had.
             UnavailableError: it cannot be had now; a repeat of the id finds it.
+            CancelledByCallerError: its caller has hung up.
         """
         digests = {work.id: jobs.job_of(work).digest for work in works}
         if len(works) > 1:
             digests[job_id] = jobs.digest_of_parts(digests.values())
         else:  # its key may just have been one of a request in parts
             self._recent.get(part_id(job_id, 0), digests[job_id])
-        with self._recent.using(digests):
+        with self._recent.using(digests), holds.caller.watched():
             return await self._place_all(works, holds, sizes, job_id, digests)
 
     async def _place_all(
@@ -149,8 +153,8 @@ class Submitter:
             self._broker.wake(work.lane)  # that somebody asks keeps it being tried
             raise given_up
         if asks:
-            return await self._ask(work, digest, hold_s, remember=holds.key is not None)
-        return await self._queue(work, digest, hold_s, warm)
+            return await self._ask(work, digest, hold_s, holds)
+        return await self._queue(work, digest, hold_s, holds.caller, warm=warm)
 
     @property
     def leaving(self) -> bool:
@@ -188,13 +192,14 @@ class Submitter:
         await jobs.accept(self._broker.jobs, job)
         return job
 
-    async def _ask(self, work: Work, digest: bytes, hold_s: float, *, remember: bool) -> Reply | Job:
+    async def _ask(self, work: Work, digest: bytes, hold_s: float, holds: Holds) -> Reply | Job:
         """The warm way: the reply comes to our inbox."""
         with self._broker.expect(work.id) as (inbox, coming):
             receipt = await self._submit(msgspec.structs.replace(work, reply_to=inbox))
             answered = self._repeated(work, digest, receipt.sequence, coming) if receipt.duplicate else coming
-            reply = await self._held.within(hold_s, answered, work.lane)
+            reply = await self._held.within(hold_s, answered, work.lane, holds.caller)
             if reply is None:
+                await holds.caller.withdraw_if_left(self._broker, work, receipt.sequence)
                 job = await self._accept(work, digest, sequence=receipt.sequence, shared=receipt.duplicate)
                 if not coming.done():  # a reply from here on is kept as the job's result, unless another waits for it
                     if job.shared:
@@ -203,11 +208,11 @@ class Submitter:
                 reply = coming.result()
             if receipt.duplicate:
                 reply = await self._following.shared(reply)
-            if not jobs.may_pass(reply) and (remember or reply.dataref is not None):
+            if not jobs.may_pass(reply) and (holds.key is not None or reply.dataref is not None):
                 self._recent.put(digest, reply)
         return reply
 
-    async def _queue(self, work: Work, digest: bytes, hold_s: float, warm: bool) -> Reply | Job:
+    async def _queue(self, work: Work, digest: bytes, hold_s: float, caller: Caller, *, warm: bool) -> Reply | Job:
         """Cold, or nobody waits here: the reply is kept as the job's result, whoever computes it and whenever."""
         receipt = await self._submit(work)
         if receipt.duplicate:
@@ -218,14 +223,17 @@ class Submitter:
         job = await self._accept(work, digest, sequence=receipt.sequence, shared=shared)
         if job.shared:  # the reply goes to another caller, or has gone there already
             self._following.begin(work, job.sequence)
-        return job if hold_s <= 0 else await self._result(job, hold_s) or job
+        if hold_s > 0 and (reply := await self._result(job, hold_s, caller)) is not None:
+            return reply
+        await caller.withdraw_if_left(self._broker, work, receipt.sequence)
+        return job
 
-    async def _result(self, job: Job, hold_s: float) -> Reply | None:
+    async def _result(self, job: Job, hold_s: float, caller: Caller = ANYBODY) -> Reply | None:
         """The job's result as soon as it is there; None without one by the end of the hold."""
         if hold_s <= 0:
             return await jobs.result(self._broker.jobs, job.id)
         coming = jobs.wait_result(self._broker.jobs, job.id, hold_s)
-        return await self._held.within(hold_s + LAST_LOOK_S, coming, job.lane)
+        return await self._held.within(hold_s + LAST_LOOK_S, coming, job.lane, caller)
 
     async def _accept(
         self, work: Work, digest: bytes, sizes: tuple[int, ...] = (), sequence: int = 0, *, shared: bool = False

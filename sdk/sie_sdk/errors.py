@@ -44,7 +44,7 @@
     ├── ModelUnplacedError        501 MODEL_UNPLACED         no machine that is deployed here runs or holds it
     ├── ConfigurationError        500 CONFIGURATION          a setting or a model spec is wrong; names it
     ├── StartFailedError          500 START_FAILED           sie up: a process did not start; its own words follow
-    └── of the client alone: ConnectionFailedError and UnexpectedReplyError and CancelledByCallerError
+    └── of the client: ConnectionFailedError and UnexpectedReplyError and CancelledByCallerError (499 to a server)
 
 Nothing outside this tree reaches a caller: an unknown exception is logged with its trace and answered as
 ``INTERNAL_ERROR`` with a fixed line. This module owns the classes and what they put on the wire.
@@ -394,7 +394,7 @@ class UnexpectedReplyError(SIEError):
 
 
 class CancelledByCallerError(SIEError):
-    """Client side: the caller's ``cancel`` was set; ``details["job"]`` names the job that stays queued."""
+    """The caller's ``cancel`` was set, ``details["job"]`` stays queued; or it hung up, which only a server counts."""
 
     code = "CANCELLED"
-    status = 0
+    status = 499

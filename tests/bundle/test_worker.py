@@ -7,15 +7,17 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from typing import cast
 
 import msgspec
 import pytest
 
 from sie_broker import jobs, room, subjects
-from sie_broker.contract import Broker, Bucket
+from sie_broker.contract import Broker, Bucket, Delivery
 from sie_broker.jetstream.nats_broker import NatsBroker
 from sie_broker.jetstream.streams import DUE, JOBS, Limits
 from sie_broker.records import Lane, Queue, Reply, Work
+from sie_bundle.in_hand import WITHDRAWN, InHand
 from sie_bundle.worker import Worker
 from sie_config.registry import Registry, lane_of
 from sie_sdk.errors import InvalidInputError, QueueFullError
@@ -270,3 +272,41 @@ class Room(room.Room):
 
     def __init__(self) -> None:
         super().__init__(1)
+
+
+async def test_work_that_is_withdrawn_ends_unanswered_and_is_over(broker: Broker) -> None:
+    await broker.provision([(LANE, MODEL)])
+    counting = Counting()
+    counting.hold.clear()
+    async with working(broker, counting) as worker:
+        gone, stays = work("gone"), work("stays")
+        receipt = await broker.submit(gone)
+        await broker.submit(stays)
+        await eventually(lambda: len(counting.seen) == 2)
+        await broker.withdraw(gone, receipt.sequence)
+        await eventually(lambda: worker.in_hand == 1)
+        counting.hold.set()
+        assert await jobs.wait_result(broker.jobs, stays.id, 10) is not None
+    assert await jobs.result(broker.jobs, gone.id) is None
+    assert counting.seen == ["gone", "stays"]
+
+
+async def test_work_that_was_withdrawn_on_its_way_is_not_begun() -> None:
+    in_hand, settled = InHand(), list[str]()
+
+    class Late:
+        work = work("late")
+
+        async def ack(self) -> None:
+            settled.append("acked")
+
+    async def settle(delivery: Delivery) -> None:
+        settled.append("begun")
+
+    in_hand.withdraw("late")
+    await in_hand.unless_withdrawn(cast(Delivery, Late()), settle)
+    assert settled == ["acked"]
+    for number in range(WITHDRAWN):  # no more than so many are remembered
+        in_hand.withdraw(str(number))
+    await in_hand.unless_withdrawn(cast(Delivery, Late()), settle)
+    assert settled == ["acked", "begun"]

@@ -47,8 +47,11 @@ def deployment(tmp_path: Path) -> Iterator[Guarded]:
 
 def ask(deployment: Guarded, text: str, **headers: str) -> httpx.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    body = {"items": [{"text": text}]}
-    return httpx.post(f"{deployment.url()}/v1/encode/{MODEL}", json=body, headers=named, timeout=60)
+    return httpx.post(f"{deployment.url()}/v1/encode/{MODEL}", json=body_of(text), headers=named, timeout=60)
+
+
+def body_of(text: str) -> object:
+    return {"items": [{"text": text}]}
 
 
 @pytest.mark.e2e
@@ -81,6 +84,12 @@ def test_real_processes_do_all_that_they_do_and_the_server_refuses_nothing(deplo
     deployment.start("bundle")
     job = waiting.headers["Location"]
     wait_until(lambda: httpx.get(deployment.url() + job, timeout=5).status_code == 200)
+    # One that hangs up, while nobody is up, takes its work along.
+    deployment.stop("bundle")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{deployment.url()}/v1/encode/{MODEL}", json=body_of("g"), headers={"Prefer": "wait=30"}, timeout=1)
+    wait_until(lambda: asyncio.run(deployment.ask_server(f"$JS.API.STREAM.INFO.{STREAM}"))["state"]["messages"] == 0)
+    deployment.start("bundle")
     # One that waits while nobody is up is told as soon as its result is there.
     deployment.stop("bundle")
     with ThreadPoolExecutor() as beside:

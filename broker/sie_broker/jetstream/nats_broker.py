@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from functools import partial
 
 import msgspec
@@ -25,10 +25,11 @@ from sie_broker.duties import Duties
 from sie_broker.events import envelope
 from sie_broker.jetstream import connection, server_clock, streams
 from sie_broker.jetstream.bucket import NatsBucket
-from sie_broker.jetstream.connection import receipt, translated, unsubscribe
-from sie_broker.jetstream.deadletter_stream import NatsDeadLetters, bury_malformed
+from sie_broker.jetstream.connection import receipt, translated
+from sie_broker.jetstream.deadletter_stream import NatsDeadLetters, bury_malformed, remove
 from sie_broker.jetstream.exhausted import Burial
 from sie_broker.jetstream.hands import Hands
+from sie_broker.jetstream.hints import listening
 from sie_broker.jetstream.keeping import Keeping
 from sie_broker.jetstream.mailbox import Confirmations, Mailbox, is_unanswered
 from sie_broker.jetstream.parcels import parcels
@@ -337,31 +338,24 @@ class NatsBroker:
         self._hints.add(hint)
         hint.add_done_callback(self._hints.discard)
 
-    @asynccontextmanager
-    async def on_wake(self, woken: Callable[[Lane], None]) -> AsyncIterator[None]:
-        async def on_message(message: Msg) -> None:
-            woken(subjects.lane_of(message.subject))
+    def on_wake(self, woken: Callable[[Lane], None]) -> AbstractAsyncContextManager[None]:
+        return listening(self.nc, f"{subjects.WAKE}.>", lambda subject: woken(subjects.lane_of(subject)))
 
-        async with self._listening(f"{subjects.WAKE}.>", on_message):
-            yield
+    def on_wanted(self, lane: Lane, wanted: Callable[[Queue], None]) -> AbstractAsyncContextManager[None]:
+        told = subjects.wanted_of_lane(lane)
+        return listening(self.nc, told, lambda subject: wanted(subjects.queue_of_work(subject)))
 
-    @asynccontextmanager
-    async def on_wanted(self, lane: Lane, wanted: Callable[[Queue], None]) -> AsyncIterator[None]:
-        async def on_message(message: Msg) -> None:
-            with suppress(ValueError):  # not ours
-                wanted(subjects.queue_of_work(message.subject))
+    async def withdraw(self, work: Work, sequence: int) -> None:
+        if (queued := await self.work(work.lane, sequence)) is None or queued.id != work.id:
+            return
+        await remove(self._js, subjects.stream(work.lane.pool), sequence)
+        self._hint(subjects.withdrawn(work.queue, work.id))
+        if (payload := claim.payload_of(queued)) is not None:
+            await self.payloads.drop(payload)
 
-        async with self._listening(subjects.wanted_of_lane(lane), on_message):
-            yield
-
-    @asynccontextmanager
-    async def _listening(self, subject: str, on_message: Callable[[Msg], Awaitable[None]]) -> AsyncIterator[None]:
-        with translated():
-            subscription = await self.nc.subscribe(subject, cb=on_message)
-        try:
-            yield
-        finally:
-            await unsubscribe(self.nc, subscription)
+    def on_withdrawn(self, queue: Queue, withdrawn: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+        told = subjects.withdrawn_of_queue(queue)
+        return listening(self.nc, told, lambda subject: withdrawn(subjects.work_of_withdrawn(subject)))
 
     async def waiting(self, lane: Lane) -> Collection[Queue]:
         asked = msgspec.json.encode({"subjects_filter": subjects.work_of_lane(lane)})

@@ -61,19 +61,23 @@ def _ingress() -> Rights:
         f"{subjects.WORK}.>",
         f"{subjects.WAKE}.>",
         f"{subjects.WANTED}.>",
+        f"{subjects.WITHDRAWN}.>",
         f"{subjects.SINK}.*",
         ANY_INBOX,
         *_takes(EVENTS),
         *_payloads(stores=("work", "dead"), loads=("work", "result"), drops=("result",)),
         f"{API}.STREAM.INFO.*",
         f"{API}.STREAM.MSG.GET.*",
+        f"{API}.STREAM.MSG.DELETE.*",
         *_buries(),
         *_reads(CONFIG, PRESENCE, *written),
         *_writes(*written),
     ]
     # Who waits for a job watches its result.
     hears = (*_hears(CONFIG, PRESENCE, LANES, POOLS), f"$KV.{JOBS}.result.*")
-    return _rights("ingress", publish, hears, [f"{API}.STREAM.MSG.GET.{DUE}"])
+    # Of messages it takes back work, and nothing else.
+    deny = (f"{API}.STREAM.MSG.GET.{DUE}", *(f"{API}.STREAM.MSG.DELETE.{name}" for name in _NO_WORK))
+    return _rights("ingress", publish, hears, deny)
 
 
 def _bundle() -> Rights:
@@ -96,7 +100,7 @@ def _bundle() -> Rights:
         *_writes(JOBS, PRESENCE),
     ]
     deny = [f"{what}.{queue}.>" for queue in (DUE, EVENTS) for what in (f"{API}.CONSUMER.MSG.NEXT", "$JS.ACK")]
-    hears = (*_hears(CONFIG, POOLS), f"{subjects.WANTED}.>", subjects.HANDS)
+    hears = (*_hears(CONFIG, POOLS), f"{subjects.WANTED}.>", f"{subjects.WITHDRAWN}.>", subjects.HANDS)
     return _rights("bundle", publish, hears, deny)
 
 
@@ -109,8 +113,7 @@ def _config() -> Rights:
         *_writes(CONFIG, POOLS),
     ]
     # What it makes stays: no stream but a retired pool's is ever removed.
-    kept = (*(f"KV_{bucket}" for bucket in _BUCKETS), DEAD, DUE, EVENTS, *claim.STREAMS.values())
-    return _rights("config", publish, _hears(CONFIG, POOLS), [f"{API}.STREAM.DELETE.{name}" for name in kept])
+    return _rights("config", publish, _hears(CONFIG, POOLS), [f"{API}.STREAM.DELETE.{name}" for name in _NO_WORK])
 
 
 def _demand() -> Rights:
@@ -136,6 +139,9 @@ def _demand() -> Rights:
 
 _BUCKETS: Final = (JOBS, PRESENCE, CONFIG, LANES, POOLS, LEASES, SINKS)
 _DIRECT: Final = {each["name"].removeprefix("KV_") for each in buckets(Limits()) if each["allow_direct"]}
+
+_NO_WORK: Final = (*(f"KV_{bucket}" for bucket in _BUCKETS), DEAD, DUE, EVENTS, *claim.STREAMS.values())
+"""All streams but those of work, whose names are not known beforehand."""
 
 
 def _rights(user: str, publish: Iterable[str], hears: Iterable[str], deny: Iterable[str] = ()) -> Rights:

@@ -23,7 +23,7 @@ from sie_broker.records import Lane
 from sie_config import model_name
 from sie_config.model.model_spec import ModelSpec
 from sie_config.registry import Registry
-from sie_ingress import answer, memory
+from sie_ingress import answer, caller, memory
 from sie_ingress.answer import Answers
 from sie_ingress.beside import beside
 from sie_ingress.body import read_body
@@ -114,7 +114,8 @@ class Dialects:
         own_id = job_id(key, terms.tenant) if key else os.urandom(16).hex()
         works_on(request.scope, own_id)
         checked, write = await self._checked(spoken, request, headers, terms, own_id, accepted)
-        reply = await self._inference.answered(checked, Holds(hold_s, hold_s, key, take=memory.of(request.scope).take))
+        take, waits = memory.of(request.scope).take, caller.of(request.receive, key)
+        reply = await self._inference.answered(checked, Holds(hold_s, hold_s, key, take=take, caller=waits))
         if reply is None:
             raise await self._late(checked.whole.lane)
         if reply.status >= 400:
