@@ -1,4 +1,4 @@
-"""One child process: started, waited for, restarted when it dies, stopped with grace.
+"""One child process: started, waited for, restarted when it dies or does its work no more, stopped with grace.
 
 Owns the process and its log file, nothing of what it does. It lives in a session of its own, so that Ctrl-C reaches
 only the supervisor, and on Linux it dies with the supervisor even when that one is killed.
@@ -26,25 +26,33 @@ BACKOFF_S = (0.5, 30.0)
 """The first and the longest pause before a restart; it doubles in between."""
 SETTLED_S = 60.0
 """A child that lived this long starts again with the shortest pause."""
+UNWELL_S = 5.0
+"""A child that says for so long that it is unwell is started anew."""
+LOOK_S = 1.0
+"""How often one is asked that can say so."""
 TAIL_LINES = 30
 TAIL_BYTES = 8192
 
-State = Literal["starting", "ready", "dead", "stopped"]
+State = Literal["starting", "ready", "unwell", "dead", "stopped"]
 Probe = Callable[["Child"], Awaitable[bool]]
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What to run; ``ready`` says when it can be used, ``grace_s`` is the time from SIGTERM to SIGKILL."""
+    """What to run; ``ready`` says when it can be used, ``grace_s`` is the time from SIGTERM to SIGKILL.
+
+    ``well``: whether what was ready still does its work; None: as long as it lives.
+    """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
     ready: Probe
     grace_s: float = 10.0
+    well: Probe | None = None
 
 
 class Child:
-    """A `Program` kept alive; ``state`` is "dead" between a death and the restart.
+    """A `Program` kept alive; ``state`` is "unwell" before it is started anew, "dead" between a death and the restart.
 
     ``changed`` is called after each change of state, ``report`` with the account of each death.
     """
@@ -93,6 +101,10 @@ class Child:
         if life is not None:
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)
+        await self._end()
+        self._become("stopped")
+
+    async def _end(self) -> None:
         if (process := self._process) is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -102,7 +114,6 @@ class Child:
             except TimeoutError:
                 self.kill()
                 await process.wait()
-        self._become("stopped")
 
     def kill(self) -> None:
         """SIGKILL, now."""
@@ -147,12 +158,14 @@ class Child:
             process = await self._spawn()
         except OSError as error:
             return f"{self.program.name} cannot be started: {error}"
-        readiness = asyncio.create_task(self._await_readiness())
+        watching = asyncio.create_task(self._watch())
         try:
             status = await process.wait()
         finally:
-            readiness.cancel()
+            watching.cancel()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        if self.state == "unwell":
+            how = "did its work no more and was ended"
         lines = "\n".join(f"  | {line}" for line in self.last_lines() or ["(it wrote nothing)"])
         return f"{self.program.name} (pid {self.pid}) {how} after {time.time() - self.spawned_at:.1f} s\n{lines}"
 
@@ -175,11 +188,27 @@ class Child:
         self._become("starting")
         return process
 
-    async def _await_readiness(self) -> None:
+    async def _watch(self) -> None:
         while not await self.program.ready(self):  # noqa: ASYNC110 - another process cannot set an event
             await asyncio.sleep(POLL_S)
         self.ready_s = time.time() - self.spawned_at
         self._become("ready")
+        if self.program.well is not None:
+            await self._until_unwell(self.program.well)
+            await self._end()
+
+    async def _until_unwell(self, well: Probe) -> None:
+        """Return when it has been unwell for `UNWELL_S` without a break."""
+        unwell_since: float | None = None
+        while unwell_since is None or time.monotonic() - unwell_since < UNWELL_S:
+            await asyncio.sleep(LOOK_S)
+            if await well(self):
+                unwell_since = None
+            elif unwell_since is None:
+                unwell_since = time.monotonic()
+            state: State = "ready" if unwell_since is None else "unwell"
+            if state != self.state:
+                self._become(state)
 
     def _become(self, state: State) -> None:
         self.state = state
@@ -192,9 +221,16 @@ def serves(port: int, host: str = LOOPBACK) -> Probe:
     """Ready when ``GET /readyz`` there answers 200."""
 
     async def probe(_: Child) -> bool:
-        return b" 200 " in await _first_line(
-            host, port, b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
+        return b" 200 " in await _first_line(host, port, _get("/readyz"))
+
+    return probe
+
+
+def is_well(port: int) -> Probe:
+    """Well unless ``GET /healthz`` at this loopback port answers 503; who does not answer is busy, or ends anyway."""
+
+    async def probe(_: Child) -> bool:
+        return b" 503 " not in await _first_line(LOOPBACK, port, _get("/healthz"))
 
     return probe
 
@@ -215,6 +251,10 @@ def says(text: str) -> Probe:
         return child.has_said(text)
 
     return probe
+
+
+def _get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
 
 async def _first_line(host: str, port: int, request: bytes) -> bytes:

@@ -20,7 +20,7 @@ import msgspec
 from sie_bundle.settings import Settings as BundleSettings
 from sie_config import catalog
 from sie_config.deployment import machine_profile
-from sie_local.child import Program, greets, says, serves
+from sie_local.child import Program, greets, is_well, says, serves
 from sie_local.ports import free_port, is_free, owner_of
 from sie_local.state import StateFolder
 from sie_sdk import extras, settings
@@ -90,10 +90,12 @@ class Programs:
         self._commands = commands
         self._port = _port(options.host, options.port, "--port")
         self._nats_port = _port(LOOPBACK, options.nats_port, "--nats-port")
+        self._monitor_port = free_port()
         self._config_port = free_port()
         self._reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(options.host, options.host)
         self.url = f"http://{f'[{self._reached}]' if ':' in self._reached else self._reached}:{self._port}"
         self.nats_url = f"nats://{LOOPBACK}:{self._nats_port}"
+        self.monitor_url = f"http://{LOOPBACK}:{self._monitor_port}"
         self.config_url = f"http://{LOOPBACK}:{self._config_port}"
         self.bundle_grace_s = settings.read(BundleSettings).drain_s + AFTER_DRAIN_S
 
@@ -102,13 +104,15 @@ class Programs:
         config = self._folder.path / "nats.conf"
         store = json.dumps(str(self._folder.nats), ensure_ascii=False)  # in quotes as the server reads them
         config.write_text(
-            f'listen: "{LOOPBACK}:{self._nats_port}"\n'
+            f'listen: "{LOOPBACK}:{self._nats_port}"\nhttp: "{LOOPBACK}:{self._monitor_port}"\n'
             "max_payload: 8MB\n"
             f"jetstream {{ store_dir: {store}, max_file_store: 32GB, max_memory_store: 256MB }}\n"
         )
         command = (*self._commands["nats"], "-c", str(config))
         env = {"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", NATS_MEMORY)}
-        return Program("nats", command, env, greets(self._nats_port, b"INFO"))
+        # After a full disk it refuses all writes until it is started anew, and only its health says so.
+        ready, well = greets(self._nats_port, b"INFO"), is_well(self._monitor_port)
+        return Program("nats", command, env, ready, well=well)
 
     def config(self) -> Program:
         """The config service."""

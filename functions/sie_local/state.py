@@ -44,6 +44,8 @@ class Record(msgspec.Struct, frozen=True):
     started: float
     ready: bool = False
     nats_url: str = ""
+    monitor_url: str = ""
+    """Where NATS says how it is."""
     config_url: str = ""
     demand_url: str = ""
     grace_s: float = 0.0

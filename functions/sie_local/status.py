@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from sie_local.state import ProcessRecord, Record, StateFolder
+from sie_local.state import ProcessRecord, StateFolder
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -29,7 +29,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The platform as seen now. ``ready``: the ingress accepts requests. ``bundles``: ready processes per lane."""
+    """The platform as seen now. ``ready``: the ingress accepts requests, and NATS is well. ``bundles``: ready processes
+    per lane."""
 
     up: bool
     ready: bool = False
@@ -49,7 +50,8 @@ def look(folder: StateFolder) -> Status:
     supervisor = ProcessRecord("supervisor", record.pid, "ready" if record.ready else "starting", record.started)
     return Status(
         up=True,
-        ready=_accepts(record),
+        # NATS is asked itself: where its disk is full, the record may be old.
+        ready=_is_fine(record.url, "readyz") and (not record.monitor_url or _is_fine(record.monitor_url, "healthz")),
         url=record.url,
         nats_url=record.nats_url,
         config_url=record.config_url,
@@ -98,12 +100,12 @@ def _memory(pid: int) -> int | None:
         return None
 
 
-def _accepts(record: Record) -> bool:
-    if not record.url:
+def _is_fine(url: str, path: str) -> bool:
+    if not url:
         return False
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
     try:
-        with direct.open(f"{record.url}/readyz", timeout=2) as answer:
+        with direct.open(f"{url}/{path}", timeout=2) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, http.client.HTTPException, OSError):  # it may be somebody else's port
         return False

@@ -125,6 +125,8 @@ class Supervisor:
         match child.state:
             case "ready":
                 self._say(f"  {name:<24} ready in {child.ready_s:.2f} s")
+            case "unwell":
+                self._say(f"  {name:<24} does its work no more; it is started anew if it stays so")
             case "starting" if name in self._bundles:
                 self._say(f"  {name:<24} starting")
             case "stopped" if not self._draining:
@@ -147,6 +149,7 @@ class Supervisor:
                 started=self._started,
                 ready=self._ready,
                 nats_url=self._programs.nats_url,
+                monitor_url=self._programs.monitor_url,
                 config_url=self._programs.config_url,
                 demand_url=self._demand_url,
                 grace_s=self._programs.bundle_grace_s + sum(child.program.grace_s for child in self._core.values()),

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sie_local.child import Child, Program, greets, says, serves
+from sie_local import child as child_module
+from sie_local.child import Child, Program, greets, is_well, says, serves
 from sie_local.ports import free_port
 from tests.conftest import eventually
 
@@ -149,3 +150,43 @@ async def test_a_killed_supervisor_leaves_no_child_behind(tmp_path: Path) -> Non
     process.kill()
     await process.wait()
     await eventually(lambda: not alive(pid))
+
+
+async def test_a_child_that_says_that_it_is_unwell_is_started_anew_if_it_stays_so(
+    tmp_path: Path, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nats-server after a moment of full disk: its health says so, and only a start mends it."""
+    says_unwell = tmp_path / "unwell"
+    program = f"""
+        import http.server, pathlib
+        class Health(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(503 if pathlib.Path({str(says_unwell)!r}).exists() else 200)
+                self.end_headers()
+        http.server.HTTPServer(("127.0.0.1", {(port := free_port())}), Health).serve_forever()"""
+    monkeypatch.setattr(child_module, "LOOK_S", 0.02)
+    command = (sys.executable, "-c", textwrap.dedent(program))
+    well = is_well(port)
+    child = Child(
+        Program("nats", command, {}, serves(port), well=well),
+        tmp_path,
+        lambda child: account.states.append(child.state),
+        account.deaths.append,
+    )
+    child.start()
+    await child.until_ready()
+    first = child.pid
+    says_unwell.touch()
+    await eventually(lambda: child.state == "unwell")
+    says_unwell.unlink()
+    await eventually(lambda: child.state == "ready")  # a moment of it is not answered with an end
+    assert (child.pid, child.restarts) == (first, 0)
+    monkeypatch.setattr(child_module, "UNWELL_S", 0.1)
+    says_unwell.touch()
+    await eventually(lambda: child.state == "dead")
+    says_unwell.unlink()
+    await eventually(lambda: child.restarts == 1 and child.state == "ready")
+    assert "did its work no more and was ended" in account.deaths[0]
+    assert account.states == ["starting", "ready", "unwell", "ready", "unwell", "dead", "starting", "ready"]
+    await child.stop()
+    assert await well(child), "who does not answer is not unwell"

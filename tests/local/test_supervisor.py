@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -21,8 +22,9 @@ from sie_local.programs import Options, own_commands
 from sie_local.state import ProcessRecord, Record, StateFolder
 from sie_local.status import look
 from sie_local.supervisor import Supervisor
-from sie_sdk.errors import StartFailedError
+from sie_sdk.errors import StartFailedError, UnavailableError
 from tests.conftest import eventually
+from tests.faults.test_full import fill, small_disk
 
 LANE = Lane(pool="default", bundle="minilm", profile="cpu")
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_bundle.py")))
@@ -164,3 +166,40 @@ async def test_a_bundle_that_keeps_dying_is_told_in_full_once(up: Up) -> None:
         await eventually(lambda: any(text.endswith(", as before") for text in platform.said))
         assert sum("no such model" in text for text in platform.said) == 1
         await broker.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+async def test_after_a_moment_of_full_disk_the_queue_is_back_and_meanwhile_nobody_calls_it_ready(
+    up: Up, tmp_path: Path
+) -> None:
+    disk = tmp_path / "state"
+    with small_disk(disk):
+        async with up() as platform:
+            broker = NatsBroker(platform.record().nats_url, name="test")
+            await broker.connect()
+            await broker.provision([(LANE, "m")])
+
+            sent: list[float] = []
+
+            async def takes_work() -> bool:
+                try:
+                    await broker.submit(Work(uuid.uuid4().hex, "encode", LANE, "m", b"x" * 65_536, time.time()))
+                except UnavailableError:
+                    return False
+                sent.append(time.time())
+                return True
+
+            async def refuses_work() -> bool:
+                return not await takes_work()
+
+            assert await takes_work() and look(platform.folder).ready
+            filler = fill(disk)
+            await eventually(refuses_work)
+            await eventually(lambda: not look(platform.folder).ready)
+            accepted = len(sent)
+            await eventually(lambda: any("did its work no more" in told for told in platform.said))  # and starts again
+            filler.unlink()
+            await eventually(takes_work, deadline_s=60)
+            await eventually(lambda: look(platform.folder).ready)
+            assert (await broker.backlog())[LANE] >= accepted
+            await broker.close()
