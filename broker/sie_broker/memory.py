@@ -395,7 +395,4 @@ class MemoryBroker:
         return [queue for queue, count in self._queued.items() if count and queue.lane == lane]
 
     async def backlog(self) -> dict[Lane, int]:
-        counts: dict[Lane, int] = {}
-        for work in self._open.values():
-            counts[work.lane] = counts.get(work.lane, 0) + 1
-        return counts
+        return dict(Counter(work.lane for work in self._open.values()))

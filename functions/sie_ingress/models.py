@@ -19,7 +19,7 @@ from sie_ingress import answer
 from sie_ingress.lanes import Lanes
 from sie_sdk.types import ModelInfo, ModelLoadError, OutputType, ProfileInfo
 
-CODES: Final = {"memory": "OOM", "corrupt": "STORAGE"}
+CODES: Final = {"memory": "OOM", "too_large": "OOM", "corrupt": "STORAGE"}
 """What the protocol calls a reason why a model did not load; the others are the same in capitals."""
 PLANNED: Final = "planned"
 """The state of a model that nothing serves; its error says why. A word of our own, which published clients pass on."""

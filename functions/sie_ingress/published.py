@@ -31,6 +31,7 @@ _LOAD_FAILURES = {
     "not_found": ("NOT_FOUND", True),
     "corrupt": ("CONFIG", True),
     "memory": ("OOM", False),
+    "too_large": ("OOM", True),
     "network": ("NETWORK", False),
 }
 """Their class of a load failure by our reason, and whether another try soon is in vain."""

@@ -72,7 +72,14 @@ def test_a_model_s_state_is_that_of_the_worker_where_it_is_furthest(
 
 
 @pytest.mark.parametrize(
-    ("reason", "code"), [("memory", "OOM"), ("corrupt", "STORAGE"), ("network", "NETWORK"), ("not_found", "NOT_FOUND")]
+    ("reason", "code"),
+    [
+        ("memory", "OOM"),
+        ("too_large", "OOM"),
+        ("corrupt", "STORAGE"),
+        ("network", "NETWORK"),
+        ("not_found", "NOT_FOUND"),
+    ],
 )
 def test_why_a_model_did_not_load_is_told_in_the_protocol_s_words_and_never_as_final(reason: str, code: str) -> None:
     failed = msgspec.structs.replace(STATE, failed={SPEC.id: LoadFailure(reason, "It says why.", 2)})

@@ -29,6 +29,7 @@ PAUSES: dict[Reason, Pause] = {
     "unknown": Pause(2.0, 60.0),
     "gated": Pause(300.0, 300.0),
     "not_found": Pause(300.0, 300.0),
+    "too_large": Pause(300.0, 300.0),
 }
 JITTER = 0.1
 """Pauses differ by up to this part, so that many workers do not come back to a source in step."""
@@ -68,20 +69,25 @@ class Failures:
             return None
         # A copy: errors collect the traces of all who raise them.
         error = _copied(failure.error)
-        error.retry_after = round(failure.again_at - self._clock(), 3)
+        if error.retry_after is not None:
+            error.retry_after = round(failure.again_at - self._clock(), 3)
         return failure._replace(error=error)
 
     def note(self, spec: ModelSpec, error: Exception, *, absent: bool = False) -> SIEError:
-        """Take a failure down; returns what its callers are told, with ``retry_after`` and ``details["reason"]``."""
+        """Take a failure down; returns what its callers are told, with ``details["reason"]`` and ``retry_after``.
+
+        Without the latter where waiting does not help: only a change of the settings does.
+        """
         reason = classify(error)
         last = self._last.get(name_of(spec))
         in_a_row = last.in_a_row + 1 if last and last.spec == spec and last.reason == reason else 1
         told = _told(spec, error, reason)
-        told.retry_after = round(pause(reason, in_a_row, self._random), 3)
+        paused = round(pause(reason, in_a_row, self._random), 3)
+        told.retry_after = None if reason == "too_large" else paused
         told.details["reason"] = reason
         now = self._clock()
         # A copy: what is raised holds on to what it came through, and with that to what the load had made so far.
-        self._last[name_of(spec)] = Failure(spec, _copied(told), reason, in_a_row, now, now + told.retry_after, absent)
+        self._last[name_of(spec)] = Failure(spec, _copied(told), reason, in_a_row, now, now + paused, absent)
         return told
 
     def latest(self, count: int) -> list[Failure]:
@@ -110,3 +116,21 @@ def _copied(error: SIEError) -> SIEError:
     copied = type(error).__new__(type(error), *error.args)
     vars(copied).update(vars(error))
     return copied
+
+
+def too_large(spec: ModelSpec, size: int, most: int, limit: int) -> SIEError:
+    """What is told of a model of ``size`` bytes; ``most`` of the ``limit`` is not pinned."""
+    if size > limit:  # whatever goes: nobody need wait for it
+        return ModelLoadFailedError(
+            f"{name_of(spec)} takes {size} bytes or more on the device, more than SIE_MODEL_BYTES allows ({limit}).",
+            field="SIE_MODEL_BYTES",
+            limit=limit,
+            hint="Allow more, or use a machine with more memory or a smaller model.",
+            reason="too_large",
+        )
+    return OutOfMemoryError(
+        f"{name_of(spec)} takes {size} bytes or more on the device, and pinned models leave {most} of the limit.",
+        field="SIE_MODEL_BYTES",
+        limit=most,
+        reason="memory",
+    )

@@ -23,7 +23,7 @@ from sie_bundle.engine.failure import frameless
 from sie_bundle.engine.native import KEPT
 from sie_bundle.residency import memory
 from sie_bundle.residency.host import Host
-from sie_bundle.residency.load_failure import Failure, Failures
+from sie_bundle.residency.load_failure import Failure, Failures, too_large
 from sie_bundle.residency.loading import Loader, Opened
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.pressure import Pressure
@@ -328,7 +328,7 @@ class Residency:
             model = await self._made(opened, behind)
             self._sizes[name_of(spec)] = (name, model.bytes)
             if model.bytes > (most := self._models.most(name)):
-                raise _too_large(spec, model.bytes, most)
+                raise too_large(spec, model.bytes, most, self._models.limit)
             self._models.put(name, model, model.bytes)
             self._models.make_room(name, 0)  # where it takes more than its files
         finally:
@@ -348,14 +348,15 @@ class Residency:
         """Reserve what the model takes; how much that is, is known once it was loaded, and before that the least.
 
         Raises:
-            OutOfMemoryError: it is over the limit alone, or those let go for it stay in use and memory is scarce.
+            ModelLoadFailedError: it is over the limit alone.
+            OutOfMemoryError: it is over what pins leave, or those let go stay in use and memory is scarce.
         """
         name = key_of(spec)
         most = self._models.most(name)
         known, size = self._sizes.get(name_of(spec), ("", 0))
         need = size if known == name else max(opened.least, min(opened.bytes, most))
         if need > most:
-            raise _too_large(spec, need, most)
+            raise too_large(spec, need, most, self._models.limit)
         now = asyncio.get_running_loop().time
         until = now() + RELEASE_S
         scarce = min(need, max(0, await asyncio.to_thread(self._pressure.over, need)))
@@ -371,12 +372,3 @@ class Residency:
                 self._models.reserve(name, need)
                 return
             await asyncio.sleep(LOOK_S)
-
-
-def _too_large(spec: ModelSpec, size: int, most: int) -> OutOfMemoryError:
-    return OutOfMemoryError(
-        f"{name_of(spec)} takes {size} bytes or more on the device, and pinned models leave {most} of the limit.",
-        field="SIE_MODEL_BYTES",
-        limit=most,
-        reason="memory",
-    )

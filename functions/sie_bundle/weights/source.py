@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 from sie_bundle.engine.failure import is_out_of_memory
 from sie_sdk.errors import SIEError
 
-Reason = Literal["network", "corrupt", "memory", "unknown", "gated", "not_found"]
+Reason = Literal["network", "corrupt", "memory", "unknown", "gated", "not_found", "too_large"]
 """In the order in which another try is worth it: one source that may be back in a second makes the model worth it."""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
