@@ -50,6 +50,8 @@ WORDS = "words"
 # Nothing of the C++ library is used. That of OpenMP is the one that torch has loaded: one pool of threads for both.
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-Wl,--as-needed")
 COMPILERS = ("g++", "c++")
+COMPILE_S = 300.0
+"""What a compiler may take before it counts as one that fails."""
 
 
 def made(of: str, folder: Path) -> Path:
@@ -58,7 +60,7 @@ def made(of: str, folder: Path) -> Path:
     Raises:
         OSError: there is no compiler, it fails, or the folder cannot be written.
     """
-    if (path := folder / name(of)).exists() and path.stat().st_size:
+    if is_whole(path := folder / name(of)):
         return path
     compiler = _named(os.environ.get("CXX", "")) or [*filter(None, map(shutil.which, COMPILERS))][:1]
     if not compiler:
@@ -68,12 +70,41 @@ def made(of: str, folder: Path) -> Path:
     # Whoever looks for it finds all of it or nothing, however many make it at once.
     with tempfile.TemporaryDirectory(dir=folder) as beside:
         unfinished = Path(beside) / path.name
-        command = [*compiler, *FLAGS, *VARIANTS.get(of, ()), str(SOURCES / _source(of)), "-o", str(unfinished)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode:
-            raise OSError(f"{compiler[0]} failed: {done.stderr.strip()[-500:]}")
+        _run([*compiler, *FLAGS, *VARIANTS.get(of, ()), str(SOURCES / _source(of)), "-o", str(unfinished)])
+        # In a process of its own, which a library that is none, or that wants something of its process, may end.
+        _run([sys.executable, "-I", "-S", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(unfinished)])
+        with unfinished.open("r+b") as file:
+            digest = hashlib.sha256(file.read()).digest()
+            file.write(digest)
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.replace(path)
     return path
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a library that was made here is there as it was made: what is mapped and cut off ends its process.
+
+    It ends with the SHA-256 of all before, which the linker's format has room for.
+    """
+    size = hashlib.sha256().digest_size
+    try:
+        made = path.read_bytes()
+    except OSError:
+        return False
+    if hashlib.sha256(made[:-size]).digest() == made[-size:]:
+        return True
+    log.warning("%s is damaged, and made anew", path)
+    return False
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=COMPILE_S)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{command[0]} is not done after {COMPILE_S:g} s") from error
+    if done.returncode:
+        raise OSError(f"{command[0]} failed: {done.stderr.strip()[-500:] or done.returncode}")
 
 
 def _named(cxx: str) -> list[str]:

@@ -17,7 +17,7 @@ from sie_sdk.errors import ConfigurationError
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_RANGE = re.compile(r"`\w+` ([<>]=? \S+)$")
+_RANGE = re.compile(r"`\w+` ([<>]=? \S+|matching regex .*)$")
 
 DAY_S = 86_400.0
 Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
@@ -53,14 +53,14 @@ def read(settings: type[S], environ: Mapping[str, str] = os.environ) -> S:
 
 
 def _meant(kind: object, fault: str) -> str:
-    """A value of this type as a person would call it; ``fault``: what msgspec says, which is understood of ranges."""
+    """A value of this type as a person would call it; ``fault``: what msgspec says, read for ranges and patterns."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
+    limit = _RANGE.search(fault)
     if kind == Bytes:
-        return "a whole number of bytes, such as 8589934592,"
+        return f"a whole number of bytes{f' {limit[1]}' if limit else ''}, such as 8589934592,"
     if kind in (Seconds, Positive):
         return f"a number of seconds, {'0' if kind == Seconds else 'more than 0'} to {DAY_S:g},"
     plain: Any = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     what = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(plain, "another value")
-    limit = _RANGE.search(fault)
     return f"{what} {limit[1]}" if limit else what

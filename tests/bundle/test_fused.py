@@ -196,6 +196,8 @@ SIGHTS = {
     "a window": Sight(window=7),
     "a wide window": Sight(window=50),
     "a causal window": Sight(causal=True, window=20),
+    "a window as wide as a number of 32 bits": Sight(window=2**31 - 1),
+    "a causal window that is wider": Sight(causal=True, window=2**32 + 3),
     "a bias": Sight(bias=BIAS),
     "scores beyond what a power of two holds": Sight(bias=BIAS + 150),
     "scores below what a power of two holds": Sight(bias=BIAS - 150),
@@ -309,6 +311,7 @@ def broken(**changes: object) -> Layer:
         "output": lambda v: of._replace(attention=attention._replace(output=v)),
         "heads": lambda v: of._replace(attention=attention._replace(heads=v)),
         "q_norm": lambda v: of._replace(attention=attention._replace(q_norm=v)),
+        "norms": lambda v: of._replace(attention=attention._replace(q_norm=v[0], k_norm=v[1])),
         "up": lambda v: of._replace(feed_forward=forward._replace(up=v)),
         "gate": lambda v: of._replace(feed_forward=forward._replace(gate=v)),
         "down": lambda v: of._replace(feed_forward=forward._replace(down=v)),
@@ -325,8 +328,12 @@ def broken(**changes: object) -> Layer:
         broken(qkv=product(192, 64)._replace(bias=random(191))),
         broken(output=product(64, 32)),
         broken(heads=5),
+        a_layer(heads=5, key_heads=2),
         broken(q_norm=norm(33)),
-        broken(q_norm=norm(32)._replace(bias=random(31))),
+        broken(q_norm=norm(32)),
+        broken(norms=(norm(32), norm(64))),
+        broken(norms=(norm(64), norm(32))),
+        broken(norms=(norm(32)._replace(bias=random(31)), norm(32))),
         broken(up=product(95, 64)),
         broken(gate=product(95, 64)),
         broken(down=product(63, 96)),
@@ -341,6 +348,16 @@ def test_shapes_that_contradict_each_other_are_refused_before_anything_reads_bey
         list(checked(tables, [contradicting], None))
     with pytest.raises(ModelLoadFailedError, match="of layer 1"):
         list(checked(tables, [a_layer(), contradicting], None))
+
+
+def test_norms_of_heads_are_of_one_kind_in_all_layers_by_which_a_pass_goes_through_its_heads() -> None:
+    tables, kinds = words_only(random(9, 64)), [a_layer(), a_layer(q_norm=32), a_layer(q_norm=64)]
+    for first in kinds:
+        list(checked(tables, [first, first], None))
+        for other in kinds:
+            if other is not first:
+                with pytest.raises(ModelLoadFailedError, match="of layer 1"):
+                    list(checked(tables, [first, other], None))
 
 
 @pytest.mark.parametrize(

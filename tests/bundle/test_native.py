@@ -42,10 +42,40 @@ def test_several_that_make_it_at_once_leave_one_whole_library(tmp_path: Path) ->
     assert [*tmp_path.iterdir()] == [*made]
 
 
-def test_an_empty_file_that_a_loss_of_power_left_is_made_anew(tmp_path: Path) -> None:
-    (tmp_path / compiling.name(OF)).touch()
-    assert native.library(OF, tmp_path) is not None
-    assert compiling.made(OF, tmp_path).stat().st_size > 0
+@pytest.mark.parametrize("left", [0, 100, 4_096, -20], ids=["nothing", "a line", "a page", "all but its end"])
+def test_what_a_loss_of_power_left_of_it_is_made_anew(
+    left: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = compiling.made(compiling.WORDS, variants.FOLDER).read_bytes()
+    (tmp_path / compiling.name(compiling.WORDS)).write_bytes(whole[:left])
+    assert native.library(compiling.WORDS, tmp_path) is not None
+    assert "is damaged, and made anew" in caplog.text
+    assert compiling.is_whole(compiling.made(compiling.WORDS, tmp_path))
+
+
+@pytest.mark.parametrize("what", ["echo text >", "g++ -shared -fPIC -fsanitize=address -x c++ /dev/null -o"])
+def test_a_library_that_cannot_be_loaded_is_not_kept(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = tmp_path / "c++"
+    script.write_text(f'#!/bin/sh\nfor last; do :; done\n{what} "$last"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    assert native.library(compiling.WORDS, tmp_path / "kernels") is None
+    assert "torch computes each step" in caplog.text
+    monkeypatch.delenv("CXX")
+    assert native.library(compiling.WORDS, tmp_path / "kernels") is not None
+
+
+def test_a_compiler_that_does_not_end_costs_speed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (script := tmp_path / "c++").write_text("#!/bin/sh\nexec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setattr(compiling, "COMPILE_S", 0.2)
+    assert native.library(compiling.WORDS, tmp_path / "kernels") is None
+    assert "is not done after 0.2 s" in caplog.text
 
 
 def test_what_an_image_has_beside_the_sources_is_taken_before_anything_is_made(

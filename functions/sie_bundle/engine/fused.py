@@ -163,7 +163,7 @@ class Fused:
             states[:, : self._hidden] = self._embed(packed).numpy()
             states[:, self._hidden :] = 0
         turned = (_Turn * len(tables))(*(_Turn(turn.cosines.data_ptr(), turn.sines.data_ptr()) for turn in tables))
-        sighted = (_Sight * len(sights))(*map(_sight, sights))
+        sighted = (_Sight * len(sights))(*(_sight(sight, packed.longest) for sight in sights))
         batch = _Pass(
             states=address(states),
             ids=address(tokens.ids),
@@ -257,18 +257,28 @@ class Fused:
 
 
 class _Sizes(NamedTuple):
-    """What all layers have in common: numbers of a state and of a head, and the heads."""
+    """What all layers have in common: numbers of a state and of a head, the heads, and how wide their norms are."""
 
     hidden: int
     head: int
     heads: int
     key_heads: int
+    norms: tuple[int, int]
+    """Of queries and keys: both of one head, both of all heads, or none."""
 
 
 def _sizes(of: layer.Layer) -> _Sizes:
     attention = of.attention
-    outward, hidden = _shape(attention.qkv)
-    return _Sizes(hidden, outward // (attention.heads + 2 * attention.key_heads), attention.heads, attention.key_heads)
+    (outward, hidden), heads, key_heads = _shape(attention.qkv), attention.heads, attention.key_heads
+    head = outward // (heads + 2 * key_heads)
+    found = _norms(attention)
+    norms = found if found in ((0, 0), (head, head)) else (heads * head, key_heads * head)
+    return _Sizes(hidden, head, heads, key_heads, norms)
+
+
+def _norms(of: layer.Attention) -> tuple[int, int]:
+    q, k = (0 if norm is None else len(norm.weight) for norm in (of.q_norm, of.k_norm))
+    return q, k
 
 
 def checked(
@@ -308,11 +318,13 @@ def _expected(of: layer.Layer, sizes: _Sizes) -> list[tuple[object, object]]:
         (_shape(forward.gate) if forward.gate else (inner, hidden), (inner, hidden)),
         (_shape(forward.down), (hidden, inner)),
         ((attention.heads, attention.key_heads), (sizes.heads, sizes.key_heads)),
+        # What the first layer's are is asked of it alone, and heads are gone through by that in all layers.
+        (_norms(attention), sizes.norms),
+        (attention.heads % attention.key_heads, 0),
     ]
     products = [attention.qkv, attention.output, forward.up, forward.gate or forward.up, forward.down]
     expected += [(len(each.bias), _shape(each)[0]) for each in products if each.bias is not None]
-    for norm, wide in ((attention.q_norm, queries), (attention.k_norm, keys)):
-        own = sizes.head if norm is not None and len(norm.weight) == sizes.head else wide
+    for norm, own in zip((attention.q_norm, attention.k_norm), sizes.norms, strict=True):
         expected += [(len(vector), own) for vector in _vectors(norm)]
     for norm in (of.attention_norm, of.between_norm, of.output_norm):
         expected += [(len(vector), hidden) for vector in _vectors(norm)]
@@ -355,10 +367,10 @@ def whole(number: int) -> int:
     return -(-number // PANEL) * PANEL
 
 
-def _sight(of: Sight) -> _Sight:
+def _sight(of: Sight, longest: int) -> _Sight:
     return _Sight(
         causal=of.causal,
-        window=-1 if of.window is None else of.window,
+        window=-1 if of.window is None else min(of.window, longest),  # a config may say more than 32 bits hold
         bias=None if of.bias is None else of.bias.data_ptr(),
         side=0 if of.bias is None else of.bias.shape[-1],
         slopes=None if of.slopes is None else of.slopes.data_ptr(),

@@ -37,7 +37,8 @@ struct HeadRoom {
 
   static long bytes(long tokens, long size) {
     tokens = whole(tokens), size = whole(size);
-    return (2 * (tokens * size + 64) + QUERIES * tokens) * sizeof(Number);
+    // Behind the last weights tiles read, and do not use, those of as many queries again.
+    return (2 * (tokens * size + 64) + QUERIES * (tokens + PANEL)) * sizeof(Number);
   }
   HeadRoom(char* room, long tokens, long size) {
     tokens = whole(tokens), size = whole(size);
