@@ -52,12 +52,10 @@ def _one_run() -> dict[str, float]:
 
 def _account(answered: float, startup: dict[str, float], timing: Any) -> dict[str, float]:
     """Split the cold request's time at the milestones the bundle noted; they count from the decision to start it."""
-    taken = timing.queue_ms / 1000
     return {
-        "cold request: until its bundle takes it (demand, process start, torch's import)": taken,
+        "cold request: until its model is there (demand, process start, torch's import, load)": timing.queue_ms / 1000,
         "  of which from the decision to start until torch is imported": startup["engine"],
         "  of which until it pulls": startup["pulling"],
-        "cold request: load (what is left of it: begun while torch is imported)": timing.tokenization_ms / 1000,
         "  of which until the model is loaded and warmed up, from the decision to start": startup["first model"],
         "cold request: forward": timing.inference_ms / 1000,
         "cold request: way back": answered - timing.total_ms / 1000,

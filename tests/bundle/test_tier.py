@@ -82,6 +82,31 @@ def test_the_bytes_of_one_in_use_count_until_it_is_released() -> None:
     assert some.bytes == 50
 
 
+def test_one_that_made_way_and_is_still_in_use_is_found_and_not_taken_twice() -> None:
+    some, thing = tier(100, "c"), Thing()
+    some.put("a", thing, 60)
+    assert not some.make_room("b", 60), "it is in use"
+    assert some.names() == () and some.bytes == 60
+    assert some.find("a") is thing
+    assert some.names() == ("a",) and some.known == {"a"} and some.bytes == 60 and not some.leaving
+    assert not some.make_room("b", 60)
+    del thing
+    assert some.find("a") is None, "nobody uses it any more"
+    assert some.make_room("b", 60) and some.bytes == 60
+
+
+def test_one_that_was_let_go_for_what_it_is_comes_back_to_nobody() -> None:
+    some, thing = tier(), Thing()
+    some.put("a", thing, 60)
+    assert some.let_go("a")
+    assert some.find("a") is None and some.bytes == 60
+    some.put("a", other := Thing(), 10)
+    assert not some.make_room("b", 95)
+    some.put("a", Thing(), 10)
+    some.let_go("a")
+    assert some.find("a") is None and other is not thing
+
+
 def test_one_that_is_idle_goes_before_one_that_is_in_use_though_it_was_used_later() -> None:
     some, user = tier(), Thing()
     some.put("busy", user, 50)

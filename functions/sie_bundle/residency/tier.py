@@ -54,6 +54,8 @@ class Tier(Generic[T]):
         self._entries: dict[str, _Entry[T]] = {}
         self._reserved: dict[str, int] = {}
         self._leaving: list[tuple[Callable[[], T | None], int]] = []
+        self._made_way: dict[str, tuple[Callable[[], T | None], Held]] = {}
+        """What was let go for others though it was in use, and would be found again as long as it is."""
         self.known: frozenset[str] = frozenset()
         """The names of what is held, versions included."""
         self.gone = 0
@@ -82,10 +84,21 @@ class Tier(Generic[T]):
     def find(self, name: str) -> T | None:
         """What is held under that name; counts as a use."""
         with self._lock:
-            if (entry := self._entries.get(name)) is None:
+            if (entry := self._entries.get(name) or self._taken_back(name)) is None:
                 return None
             entry.used = self._clock()
             return entry.thing
+
+    def _taken_back(self, name: str) -> _Entry[T] | None:
+        """What made way and is still in use: a copy would take as much again, and until then that frees nothing."""
+        ref, placed = self._made_way.pop(name, (None, None))
+        if ref is None or placed is None or (thing := ref()) is None:
+            return None
+        self._leaving = [each for each in self._leaving if each[0] is not ref]
+        placed = placed._replace(pinned=base(name) in self._pinned)
+        self._entries[name] = entry = _Entry(thing, placed, placed.used)
+        self.known = frozenset(self._entries)
+        return entry
 
     def put(self, name: str, thing: T, size: int) -> None:
         """Hold ``thing``; what was reserved for it, or held under its name, is not any more."""
@@ -144,7 +157,7 @@ class Tier(Generic[T]):
                     excess -= each.bytes
                     scarce -= each.bytes
             for each in eviction.victims(self._beside(name), excess, self._clock(), scarce > 0):
-                self.let_go(each.name)
+                self.let_go(each.name, making_way=True)
             if self.bytes + size > self.limit:
                 return False
             self._reserved[name] = size
@@ -171,9 +184,13 @@ class Tier(Generic[T]):
             old = [held for held in self._held() if newest[base(held.name)] != held.name and held.used < since]
             return [held.name for held in old if self.let_go(held.name, idle=True)]
 
-    def let_go(self, name: str, *, idle: bool = False) -> bool:
-        """Hold it no longer; with ``idle`` only if nobody else holds it. Returns whether it was let go."""
+    def let_go(self, name: str, *, idle: bool = False, making_way: bool = False) -> bool:
+        """Hold it no longer; with ``idle`` only if nobody else holds it. Returns whether it was let go.
+
+        ``making_way``: nothing is wrong with it, and who asks for it while it is still in use gets it.
+        """
         with self._lock:
+            self._made_way.pop(name, None)
             if (entry := self._entries.pop(name, None)) is None:
                 return False
             ref, entry.thing = _weak(entry.thing), None
@@ -187,6 +204,8 @@ class Tier(Generic[T]):
             self.known = frozenset(self._entries)
             if thing is not None:
                 self._leaving.append((ref, entry.placed.bytes))
+                if making_way:
+                    self._made_way[name] = (ref, entry.held)
             return True
 
     def _beside(self, name: str) -> list[Held]:
