@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,10 @@ from sie_bundle.engine.precision import FLOATS
 from sie_bundle.engine.row import Row, row
 from sie_bundle.engine.sight import Sight
 from sie_bundle.models.packed_encoder import PackedEncoder
+from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model
 from tests.bundle import variants
+from tests.bundle.guarded import ALL, LENGTHS, SIGHTS
 from tests.bundle.test_fused import CPU, TOLERANCE, a_layer, batch, made, norm, random, stepwise, words_only
 
 
@@ -104,6 +108,44 @@ def test_what_is_no_number_in_a_text_stays_out_of_its_neighbours_for_every_size_
     layers = [a_layer(heads=2, key_heads=1, size=size)]
     states = made(of, words_only(words), layers)(batch([10, 60]), [], [Sight()])
     assert fused.fits(size, 1) and states[:10].isfinite().all()
+
+
+@pytest.mark.parametrize("of", variants.HERE)
+@pytest.mark.parametrize("activation", fused.ACTIVATIONS)
+def test_what_is_no_number_is_none_behind_each_activation(
+    activation: str, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "_is_finite", lambda tensor: True)
+    the = a_layer(activation=activation)
+    assert the.feed_forward.up.bias is not None
+    the.feed_forward.up.bias[3] = torch.nan
+    states = made(of, words_only(random(45, 64)), [the])(batch([5, 40]), [], [Sight()])
+    assert states.isnan().all()
+
+
+@pytest.mark.parametrize("what", ["query", "up", "bias", "norm"])
+def test_weights_that_are_not_finite_fail_the_load(what: str) -> None:
+    the = a_layer(q_norm=32)
+    assert the.attention.q_norm is not None and the.attention.qkv.weight is not None
+    assert the.attention.qkv.bias is not None and the.feed_forward.up.weight is not None
+    weights = {
+        "query": the.attention.qkv.weight[0],
+        "up": the.feed_forward.up.weight[:, 3],
+        "bias": the.attention.qkv.bias,
+        "norm": the.attention.q_norm.weight,
+    }
+    list(fused.checked(words_only(random(45, 64)), [the], None))
+    for number in (torch.nan, torch.inf):
+        weights[what][0] = number
+        with pytest.raises(ModelLoadFailedError, match="layer 0 have numbers that are not finite") as caught:
+            list(fused.checked(words_only(random(45, 64)), [the], None))
+        assert caught.value.details["reason"] == "corrupt"
+
+
+def test_nothing_is_read_or_written_beyond_a_piece_of_memory() -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.bundle.guarded"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout.splitlines()[-1:] + done.stderr.splitlines()[-3:]
+    assert len(done.stdout.splitlines()) == len(variants.HERE) * len(ALL) * len(LENGTHS) * len(SIGHTS)
 
 
 def test_very_small_heads_are_not_for_compiled_code(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ pass on one of two cores waited as long as it computed.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
 from typing import NamedTuple
@@ -287,7 +288,8 @@ def checked(
     """The layers, each once all its shapes are as those of the first one say: compiled code reads whatever lies there.
 
     Raises:
-        ModelLoadFailedError: some contradict others.
+        ModelLoadFailedError: some contradict others, or a weight is no number or infinite: of a query or key that is
+            none, compiled code may weigh nothing.
     """
     sizes: _Sizes | None = None
     for number, each in enumerate(layers):
@@ -295,6 +297,8 @@ def checked(
             sizes = _sizes(each)
             _check_ends(embedding, final_norm, sizes.hidden)
         _compare(f"of layer {number}", _expected(each, sizes))
+        if not all(map(_is_finite, _tensors(each))):
+            raise ModelLoadFailedError(f"Tensors of layer {number} have numbers that are not finite.", reason="corrupt")
         yield each
 
 
@@ -329,6 +333,18 @@ def _expected(of: layer.Layer, sizes: _Sizes) -> list[tuple[object, object]]:
     for norm in (of.attention_norm, of.between_norm, of.output_norm):
         expected += [(len(vector), hidden) for vector in _vectors(norm)]
     return expected
+
+
+def _tensors(of: layer.Layer) -> Iterator[Tensor | None]:
+    attention, forward = of.attention, of.feed_forward
+    for product in (attention.qkv, attention.output, forward.up, forward.gate, forward.down):
+        yield from (product.weight, product.bias) if product else ()
+    for norm in (attention.q_norm, attention.k_norm, of.attention_norm, of.between_norm, of.output_norm):
+        yield from _vectors(norm)
+
+
+def _is_finite(tensor: Tensor | None) -> bool:
+    return tensor is None or all(math.isfinite(end) for end in tensor.aminmax())
 
 
 def _compare(which: str, expected: Sequence[tuple[object, object]]) -> None:

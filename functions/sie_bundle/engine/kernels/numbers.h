@@ -28,6 +28,7 @@ static inline Vector load(const float* from) { return *(const Anywhere*)from; }
 static inline void store(float* to, Vector x) { *(Anywhere*)to = x; }
 static inline Vector all(float x) { return x - Vector{}; }
 #ifdef __AVX512F__
+// Of two of which one is no number they are the second: what may be none stands there.
 static inline Vector greater(Vector a, Vector b) { return (Vector)_mm512_max_ps((__m512)a, (__m512)b); }
 static inline Vector lesser(Vector a, Vector b) { return (Vector)_mm512_min_ps((__m512)a, (__m512)b); }
 static inline float total(Vector x) { return _mm512_reduce_add_ps((__m512)x); }
@@ -179,7 +180,7 @@ constexpr float POWER_STEP = 256;
 // Store 2 to the x of both as bfloat16, and give what was stored. A pair of vectors lies in the order of place_of_unit.
 // x as a whole number is its power's bits but for the table (after Schraudolph, A Fast, Compact Approximation of the
 // Exponential Function, 1999): to 0.7 % of it, a third more on average than rounding takes. From 128 on all powers are
-// the same, and from 2^23 on nothing.
+// the same, and from 2^23 on nothing; of what is no number it is nothing, too.
 static inline Vector store_powers(Number* to, Vector left, Vector right) {
   __m512i whole = _mm512_packs_epi32(_mm512_cvtps_epi32((__m512)left), _mm512_cvtps_epi32((__m512)right));
   whole = _mm512_xor_si512(whole, _mm512_set1_epi16(-0x8000));  // from the lowest power on
@@ -215,7 +216,7 @@ static inline Vector plus_powers(Vector sum, Vector made) { return sum + made; }
 static inline int place_of_unit(int unit) { return unit; }
 #endif
 
-static inline Vector exponential(Vector x) { return power_of_two(lesser(x * LOG2_E, all(126.0f))); }
+static inline Vector exponential(Vector x) { return power_of_two(lesser(all(126.0f), x * LOG2_E)); }
 
 static inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
 
@@ -260,7 +261,7 @@ static inline Vector activated(Vector x) {
     case GELU_TANH:
       return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));
     case RELU:
-      return greater(x, all(0.0f));
+      return greater(all(0.0f), x);
     case SILU:
       return x * sigmoid(x);
     case TANH:
