@@ -148,7 +148,7 @@ def _fetched(wanted: Wanted, weights_dir: Path | None, cache_dir: Path, progress
     lines = "".join(f"\n  {attempt['source']}: {attempt['reason']}" for attempt in tried)
     raise WeightsUnavailableError(
         f"No source has the weights of {wanted.name}:{lines}",
-        hint=f"Reach one of them, or put {', '.join(wanted.files)} into a folder and name it as a local source.",
+        hint=f"Make one reachable, or put {', '.join(wanted.files)} into a folder and name that as a local source.",
         sources=tried,
         reason=most_hopeful(reasons),
     )
