@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from sie_bundle.engine import buffers
-from sie_bundle.engine.sight import Sight
+from sie_bundle.engine.attention_mask import AttentionMask
 from tests.bundle import variants
 from tests.bundle.test_fused import KINDS, a_layer, batch, compare
 
@@ -24,7 +24,7 @@ NARROW = {"hidden": 32, "heads": 1, "key_heads": 1, "inner": 32}
 """Attention has most of its room, and the end of it."""
 ALL = {**KINDS, "a head of 100": {**NARROW, "size": 100}, "a head of 72": {**NARROW, "size": 72}}
 LENGTHS = ([1], [17], [33], [128], [5, 31, 32, 64], [70, 1, 100])
-SIGHTS = (Sight(), Sight(causal=True), Sight(window=9))
+MASKS = (AttentionMask(), AttentionMask(causal=True), AttentionMask(window=9))
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -48,10 +48,10 @@ def main() -> None:
         for kind, options in ALL.items():
             layers = [a_layer(**options)] * 2  # type: ignore[arg-type]
             for lengths in LENGTHS:
-                for sight in SIGHTS:
-                    sys.stdout.write(f"{of} {kind} {lengths} {sight}\n")
+                for mask in MASKS:
+                    sys.stdout.write(f"{of} {kind} {lengths} {mask}\n")
                     sys.stdout.flush()
-                    compare(of, layers, batch(lengths), sight)
+                    compare(of, layers, batch(lengths), mask)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sie_bundle.engine import cpu_attention, layer
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, checked, panels
 from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
 from sie_bundle.engine.linear import Product, plain
 from sie_bundle.engine.packing import Packed, pack
-from sie_bundle.engine.positions import Turn
+from sie_bundle.engine.positions import Rotary
 from sie_bundle.engine.row import Row, row
-from sie_bundle.engine.sight import Sight
 from sie_sdk.errors import ModelLoadFailedError
 from tests.bundle import variants
 
@@ -64,7 +64,7 @@ def a_layer(
             k_norm=norm(size if q_norm == size else key_heads * size, rms) if q_norm else None,
             output=product(hidden, heads * size, bias=bias),
             rope=rope,
-            sight=0,
+            mask=0,
         ),
         attention_norm=norm(hidden, rms),
         between_norm=norm(hidden, rms) if between else None,
@@ -89,17 +89,17 @@ def words_only(words: Tensor) -> Embedding:
     return Embedding(words, None, None, 0, None, None, torch.float32)
 
 
-def tables_of(places: int, size: int) -> list[Turn]:
+def tables_of(places: int, size: int) -> list[Rotary]:
     angles = torch.arange(places)[:, None, None] * 10_000 ** -(torch.arange(0, size, 2) / size)
     sines = torch.cat((-angles.sin(), angles.sin()), -1)
-    return [Turn(torch.cat((angles.cos(), angles.cos()), -1), sines)]
+    return [Rotary(torch.cat((angles.cos(), angles.cos()), -1), sines)]
 
 
-def stepwise(x: Tensor, layers: Sequence[Layer], packed: Packed, turns: list[Turn], sight: Sight) -> Tensor:
+def stepwise(x: Tensor, layers: Sequence[Layer], packed: Packed, rotaries: list[Rotary], mask: AttentionMask) -> Tensor:
     """torch's steps, one after the other, in float32."""
     for each in layers:
-        q, k, v = layer.queried(x, each, turns)
-        x = layer.fed(x, cpu_attention.attend(q, k, v, packed, sight), each)
+        q, k, v = layer.queried(x, each, rotaries)
+        x = layer.fed(x, cpu_attention.attend(q, k, v, packed, mask), each)
     return x
 
 
@@ -107,7 +107,7 @@ def compare(
     of: str,
     layers: Sequence[Layer],
     packed: Packed,
-    sight: Sight | None = None,
+    mask: AttentionMask | None = None,
     threads: int = 1,
     looser: float = 1.0,
 ) -> None:
@@ -115,12 +115,12 @@ def compare(
     embedding = words_only(random(len(packed.ids), layers[0].output_norm.weight.numel()))
     size = layers[0].attention.output.weight.shape[1] // layers[0].attention.heads  # type: ignore[union-attr]
     tables = tables_of(packed.longest, size) if layers[0].attention.rope >= 0 else []
-    turns = [Turn(table.cosines[packed.positions], table.sines[packed.positions]) for table in tables]
-    expected = stepwise(embedding(packed), layers, packed, turns, sight or Sight())
+    rotaries = [Rotary(table.cosines[packed.positions], table.sines[packed.positions]) for table in tables]
+    expected = stepwise(embedding(packed), layers, packed, rotaries, mask or AttentionMask())
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        got = made(of, embedding, layers)(packed, tables, [sight or Sight()])
+        got = made(of, embedding, layers)(packed, tables, [mask or AttentionMask()])
     finally:
         torch.set_num_threads(before)
     assert got.shape == expected.shape and got.isfinite().all()
@@ -191,27 +191,27 @@ def test_each_activation_equals_torchs_far_from_nothing_too(activation: str, of:
 
 
 BIAS = torch.linspace(-3, 3, 2 * 704 * 704).sin().view(2, 704, 704)
-SIGHTS = {
-    "causal": Sight(causal=True),
-    "a window": Sight(window=7),
-    "a wide window": Sight(window=50),
-    "a causal window": Sight(causal=True, window=20),
-    "a window as wide as a number of 32 bits": Sight(window=2**31 - 1),
-    "a causal window that is wider": Sight(causal=True, window=2**32 + 3),
-    "a bias": Sight(bias=BIAS),
-    "scores beyond what a power of two holds": Sight(bias=BIAS + 150),
-    "scores below what a power of two holds": Sight(bias=BIAS - 150),
-    "both for some queries": Sight(bias=BIAS + 150 * (torch.arange(704) % 3 - 1)[:, None]),
-    "both for a query": Sight(bias=BIAS + 150 * (torch.arange(704) % 3 - 1)),
-    "slopes": Sight(slopes=torch.tensor([-0.5, -0.05])),
+MASKS = {
+    "causal": AttentionMask(causal=True),
+    "a window": AttentionMask(window=7),
+    "a wide window": AttentionMask(window=50),
+    "a causal window": AttentionMask(causal=True, window=20),
+    "a window as wide as a number of 32 bits": AttentionMask(window=2**31 - 1),
+    "a causal window that is wider": AttentionMask(causal=True, window=2**32 + 3),
+    "a bias": AttentionMask(bias=BIAS),
+    "scores beyond what a power of two holds": AttentionMask(bias=BIAS + 150),
+    "scores below what a power of two holds": AttentionMask(bias=BIAS - 150),
+    "both for some queries": AttentionMask(bias=BIAS + 150 * (torch.arange(704) % 3 - 1)[:, None]),
+    "both for a query": AttentionMask(bias=BIAS + 150 * (torch.arange(704) % 3 - 1)),
+    "slopes": AttentionMask(slopes=torch.tensor([-0.5, -0.05])),
 }
 
 
 @pytest.mark.parametrize("of", variants.EVERY)
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_each_sight_equals_torchs_attention(sight: str, of: str) -> None:
+@pytest.mark.parametrize("mask", MASKS)
+def test_each_mask_equals_torchs_attention(mask: str, of: str) -> None:
     torch.manual_seed(3)
-    compare(of, [a_layer()], batch([1, 8, 33, 64, 65, 130, 700]), SIGHTS[sight])
+    compare(of, [a_layer()], batch([1, 8, 33, 64, 65, 130, 700]), MASKS[mask])
 
 
 @pytest.mark.parametrize("of", variants.EVERY)
@@ -245,9 +245,9 @@ def test_a_text_is_computed_to_the_last_bit_as_alone_whatever_is_beside_it(of: s
     torch.manual_seed(6)
     fused = made(of, words_only(random(138, 64)), [a_layer(inner=900)])
     together = batch([5, 33, 100])
-    states, start = fused(together, [], [Sight()]), 0
+    states, start = fused(together, [], [AttentionMask()]), 0
     for text in together.rows:
-        alone = fused(pack([text], CPU), [], [Sight()])
+        alone = fused(pack([text], CPU), [], [AttentionMask()])
         assert torch.equal(states[start : start + len(text)], alone)
         start += len(text)
 
@@ -257,7 +257,7 @@ def test_numbers_that_are_none_stay_within_their_text(of: str) -> None:
     torch.manual_seed(7)
     words = random(70, 64)
     words[20] = torch.nan
-    finite = made(of, words_only(words), [a_layer()])(batch([10, 30, 30]), [], [Sight()]).isfinite().all(dim=1)
+    finite = made(of, words_only(words), [a_layer()])(batch([10, 30, 30]), [], [AttentionMask()]).isfinite().all(dim=1)
     assert finite[:10].all() and not finite[20] and finite[40:].all()
 
 
@@ -269,8 +269,8 @@ def test_weights_of_float16_are_computed_with_in_float32(of: str) -> None:
     halved = _in(torch.float16, a_layer(inner=900))
     embedding = words_only(random(45, 64))
     for packed in (batch([5, 40]), batch([13])):  # made float32 once, and on the way of each row
-        got = made(of, embedding, [halved], torch.float16)(packed, [], [Sight()])
-        exact = stepwise(embedding(packed), [_in(torch.float32, halved)], packed, [], Sight())
+        got = made(of, embedding, [halved], torch.float16)(packed, [], [AttentionMask()])
+        exact = stepwise(embedding(packed), [_in(torch.float32, halved)], packed, [], AttentionMask())
         assert (got - exact).abs().max() < 2e-5
 
 
@@ -382,19 +382,19 @@ def test_a_final_norm_of_another_size_than_the_layers_states_is_refused() -> Non
 @pytest.mark.parametrize("of", variants.EVERY)
 def test_what_a_batch_brings_is_as_large_as_the_weights_say_or_refused(of: str) -> None:
     embedding = Embedding(random(40, 64), random(50, 64), random(1, 64), 10, None, None, torch.float32)
-    fused, packed, sight = made(of, embedding, [a_layer(rope=0)]), batch([40]), Sight()
-    fused(packed, tables_of(40, 32), [sight])
+    fused, packed, mask = made(of, embedding, [a_layer(rope=0)]), batch([40]), AttentionMask()
+    fused(packed, tables_of(40, 32), [mask])
     with pytest.raises(ValueError, match="heads of 32"):
-        fused(packed, tables_of(40, 16), [sight])
+        fused(packed, tables_of(40, 16), [mask])
     with pytest.raises(ValueError, match="of 40 places"):
-        fused(packed, tables_of(39, 32), [sight])
+        fused(packed, tables_of(39, 32), [mask])
     for bias in (random(1, 64, 64), random(2, 39, 39)):
         with pytest.raises(ValueError, match="a bias of"):
-            fused(packed, tables_of(40, 32), [Sight(bias=bias)])
+            fused(packed, tables_of(40, 32), [AttentionMask(bias=bias)])
     for ids in ([3, 40], [-1, 3]):
         with pytest.raises(ValueError, match="for 40 words"):
-            fused(pack([row(ids)], CPU), tables_of(40, 32), [sight])
+            fused(pack([row(ids)], CPU), tables_of(40, 32), [mask])
     with pytest.raises(ValueError, match="41 tokens for 50 positions"):
-        fused(pack([row([1] * 41)], CPU), tables_of(41, 32), [sight])
+        fused(pack([row([1] * 41)], CPU), tables_of(41, 32), [mask])
     with pytest.raises(ValueError, match="second text"):
-        fused(pack([Row(np.array([1, 2]), 1, 2)], CPU), tables_of(2, 32), [sight])
+        fused(pack([Row(np.array([1, 2]), 1, 2)], CPU), tables_of(2, 32), [mask])

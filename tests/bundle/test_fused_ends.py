@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from sie_bundle.engine import fused, pooling
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.linear import plain
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import FLOATS
 from sie_bundle.engine.row import Row, row
-from sie_bundle.engine.sight import Sight
 from sie_bundle.models.packed_encoder import PackedEncoder
 from sie_sdk.errors import ModelLoadFailedError
 from tests import tiny_model
 from tests.bundle import variants
-from tests.bundle.guarded import ALL, LENGTHS, SIGHTS
+from tests.bundle.guarded import ALL, LENGTHS, MASKS
 from tests.bundle.test_fused import CPU, TOLERANCE, a_layer, batch, made, norm, random, stepwise, words_only
 
 
@@ -39,8 +39,8 @@ def test_embedding_and_final_norm_equal_torchs_whatever_the_tables_are_stored_as
     rows = [Row(np.array([59, 0, 3, 3]), 2, 4), row(range(50)), row([7])]
     for some in (rows, rows[1:]):
         packed = pack(some, CPU)
-        expected = final(stepwise(embedding(packed), layers, packed, [], Sight()))
-        got = made(of, embedding, layers, final_norm=final)(packed, [], [Sight()])
+        expected = final(stepwise(embedding(packed), layers, packed, [], AttentionMask()))
+        got = made(of, embedding, layers, final_norm=final)(packed, [], [AttentionMask()])
         assert got.shape == expected.shape
         assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
 
@@ -51,8 +51,8 @@ def test_a_projection_of_narrower_tables_is_torchs(of: str) -> None:
     weight = random(64, 16, scale=0.25)
     embedding = words_only(random(45, 16))._replace(projection=plain(weight, None))
     packed, layers = batch([5, 40]), [a_layer()]
-    expected = stepwise(embedding(packed), layers, packed, [], Sight())
-    got = made(of, embedding, layers)(packed, [], [Sight()])
+    expected = stepwise(embedding(packed), layers, packed, [], AttentionMask())
+    got = made(of, embedding, layers)(packed, [], [AttentionMask()])
     assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * float(expected.abs().max())
 
 
@@ -82,8 +82,8 @@ def test_a_norm_of_numbers_far_from_nothing_equals_torchs(rms: bool, of: str) ->
     for off in (0.5, 3.0, 300.0):
         embedding = words_only(random(45, 64) + off)
         packed = batch([5, 40])
-        expected = final(stepwise(embedding(packed), layers, packed, [], Sight()))
-        got = made(of, embedding, layers, final_norm=final)(packed, [], [Sight()])
+        expected = final(stepwise(embedding(packed), layers, packed, [], AttentionMask()))
+        got = made(of, embedding, layers, final_norm=final)(packed, [], [AttentionMask()])
         # An input itself, rounded to float32, is known to 1e-7 of how far it is from nothing.
         assert (got - expected).abs().max() < TOLERANCE[variants.dtype(of)] * max(1.0, off)
 
@@ -106,7 +106,7 @@ def test_what_is_no_number_in_a_text_stays_out_of_its_neighbours_for_every_size_
     words = random(70, 64)
     words[10:] = torch.nan  # of the second text
     layers = [a_layer(heads=2, key_heads=1, size=size)]
-    states = made(of, words_only(words), layers)(batch([10, 60]), [], [Sight()])
+    states = made(of, words_only(words), layers)(batch([10, 60]), [], [AttentionMask()])
     assert fused.fits(size, 1) and states[:10].isfinite().all()
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_number_is_none_behind_each_activation(
     the = a_layer(activation=activation)
     assert the.feed_forward.up.bias is not None
     the.feed_forward.up.bias[3] = torch.nan
-    states = made(of, words_only(random(45, 64)), [the])(batch([5, 40]), [], [Sight()])
+    states = made(of, words_only(random(45, 64)), [the])(batch([5, 40]), [], [AttentionMask()])
     assert states.isnan().all()
 
 
@@ -145,7 +145,7 @@ def test_weights_that_are_not_finite_fail_the_load(what: str) -> None:
 def test_nothing_is_read_or_written_beyond_a_piece_of_memory() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.bundle.guarded"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout.splitlines()[-1:] + done.stderr.splitlines()[-3:]
-    assert len(done.stdout.splitlines()) == len(variants.HERE) * len(ALL) * len(LENGTHS) * len(SIGHTS)
+    assert len(done.stdout.splitlines()) == len(variants.HERE) * len(ALL) * len(LENGTHS) * len(MASKS)
 
 
 def test_very_small_heads_are_not_for_compiled_code(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

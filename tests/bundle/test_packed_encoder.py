@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.engine import native
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.linear import ACTIVATIONS, Activation, halved, linear, plain, prepacked
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import arithmetic, gain_of_bfloat16, native_bfloat16, precision
 from sie_bundle.engine.row import Row, row
-from sie_bundle.engine.sight import Sight
 from sie_bundle.models.model import EncoderModel
 from sie_config.model.tasks import Dense, Tasks
 from tests import tiny_model
@@ -83,7 +83,7 @@ def test_attention_equals_one_call_per_text() -> None:
             text = slice(start, start := start + group.length)
             one = scaled_dot_product_attention(*(each[text].transpose(0, 1)[None] for each in (q, k, v)))
             expected.append(one[0].transpose(0, 1))
-    found = attend(q, k, v, packed, Sight())
+    found = attend(q, k, v, packed, AttentionMask())
     assert torch.allclose(found, torch.cat(expected), atol=1e-6)
 
 

@@ -17,20 +17,20 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sie_bundle.engine import attention
 from sie_bundle.engine.attention import Attend, flash, kernel, padded, varlen
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.positions import slopes
 from sie_bundle.engine.row import Row, row
-from sie_bundle.engine.sight import Sight
 
 CPU, HEADS, LONGEST = torch.device("cpu"), 4, 100
-SIGHTS = {
-    "full": Sight(),
-    "causal": Sight(causal=True),
-    "window": Sight(window=8),
-    "causal window": Sight(causal=True, window=8),
-    "slopes": Sight(slopes=slopes(HEADS, CPU)),
-    "bias": Sight(bias=torch.randn(HEADS, 112, 112, generator=torch.Generator().manual_seed(2))),
+MASKS = {
+    "full": AttentionMask(),
+    "causal": AttentionMask(causal=True),
+    "window": AttentionMask(window=8),
+    "causal window": AttentionMask(causal=True, window=8),
+    "slopes": AttentionMask(slopes=slopes(HEADS, CPU)),
+    "bias": AttentionMask(bias=torch.randn(HEADS, 112, 112, generator=torch.Generator().manual_seed(2))),
 }
 texts = st.tuples(st.integers(1, LONGEST), st.integers(0, 8)).map(lambda text: (text[0], max(1, text[0] - text[1])))
 
@@ -45,13 +45,13 @@ def states(tokens: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Ten
     return q, k, v
 
 
-@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("kind", MASKS)
 @settings(deadline=None)
 @given(some=st.lists(texts, min_size=1, max_size=12))
 def test_it_gives_what_the_cpus_gives_whatever_is_padded_with_what(kind: str, some: list[tuple[int, int]]) -> None:
     packed = packed_of(some)
     q, k, v = states(len(packed.ids))
-    near, far = attend(q, k, v, packed, SIGHTS[kind]), padded(q, k, v, packed, SIGHTS[kind])
+    near, far = attend(q, k, v, packed, MASKS[kind]), padded(q, k, v, packed, MASKS[kind])
     assert (near - far).abs().max() < 1e-5
 
 
@@ -59,15 +59,15 @@ def test_it_gives_what_the_cpus_gives_whatever_is_padded_with_what(kind: str, so
 def test_queries_may_share_their_keys(kind: str) -> None:
     packed = packed_of([(length, length) for length in (3, 40, 40, 100)])
     q, k, v = states(183)
-    near, far = (each(q, k[:, :2], v[:, :2], packed, SIGHTS[kind]) for each in (attend, padded))
+    near, far = (each(q, k[:, :2], v[:, :2], packed, MASKS[kind]) for each in (attend, padded))
     assert (near - far).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("kind", MASKS)
 def test_it_does_in_half_precision(kind: str) -> None:
     packed = packed_of([(length, length) for length in (3, 40, 40, 100)])
     q, k, v = states(183, torch.bfloat16)
-    near, far = attend(q, k, v, packed, SIGHTS[kind]), padded(q, k, v, packed, SIGHTS[kind])
+    near, far = attend(q, k, v, packed, MASKS[kind]), padded(q, k, v, packed, MASKS[kind])
     assert far.dtype is torch.bfloat16
     assert (near.float() - far.float()).abs().max() < 0.05
 
@@ -83,7 +83,7 @@ def test_a_hundred_lengths_take_few_calls_for_all_layers(monkeypatch: pytest.Mon
     packed = pack([row([4] * length) for length in range(1, LONGEST + 1)], CPU)
     q, k, v = states(len(packed.ids))
     for _ in range(2):
-        padded(q, k, v, packed, SIGHTS["slopes"])
+        padded(q, k, v, packed, MASKS["slopes"])
     assert sum(calls) == 2 * LONGEST and len(calls) < LONGEST / 2
     assert len(packed.made) == 1, "made once"
 
@@ -127,7 +127,7 @@ def documented(
     causal: bool,
     window_size: tuple[int, int],
 ) -> Tensor:
-    """What flash-attention says of its ``flash_attn_varlen_func``, text by text; sights are aligned at the right."""
+    """What flash-attention says of its ``flash_attn_varlen_func``, text by text; masks are aligned at the right."""
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
     assert max_seqlen_q == cu_seqlens_q.diff().max() and max_seqlen_k == cu_seqlens_k.diff().max()
     found, group = torch.empty_like(q), q.shape[1] // k.shape[1]
@@ -144,7 +144,7 @@ def documented(
     return found
 
 
-@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("key_heads", [HEADS, 2])
 def test_flash_attention_is_called_as_it_is_documented(
     kind: str, key_heads: int, monkeypatch: pytest.MonkeyPatch
@@ -155,5 +155,5 @@ def test_flash_attention_is_called_as_it_is_documented(
     shortened = [(length, length - (2 if kind == "full" else 0)) for length in (3, 40, 40, 100)]
     packed = packed_of(shortened)
     q, k, v = states(len(packed.ids))
-    near, far = (each(q, k[:, :key_heads], v[:, :key_heads], packed, SIGHTS[kind]) for each in (attend, flash))
+    near, far = (each(q, k[:, :key_heads], v[:, :key_heads], packed, MASKS[kind]) for each in (attend, flash))
     assert (near - far).abs().max() < 1e-5

@@ -6,19 +6,19 @@ import weakref
 
 import torch
 
-from sie_bundle.engine.positions import RelativeBias, Rotation
+from sie_bundle.engine.positions import RelativeBias, RotaryTables
 from sie_bundle.engine.rope import Rope
 
 CPU = torch.device("cpu")
 
 
 def test_a_table_of_rotations_stays_when_longer_texts_need_another() -> None:
-    rotation = Rotation(8, CPU, torch.float32)
-    short = rotation.table(Rope(10_000.0), 300)
+    tables = RotaryTables(8, CPU, torch.float32)
+    short = tables.table(Rope(10_000.0), 300)
     of_short = weakref.ref(short.cosines)
-    long = rotation.table(Rope(10_000.0), 1_000)
+    long = tables.table(Rope(10_000.0), 1_000)
     assert len(long.cosines) >= 1_000 and torch.equal(long.cosines[:300], short.cosines[:300])
-    assert rotation.table(Rope(10_000.0), 700) is long
+    assert tables.table(Rope(10_000.0), 700) is long
     del short
     assert of_short() is not None
 

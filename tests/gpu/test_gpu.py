@@ -16,11 +16,11 @@ import torch
 
 from sie_bundle.engine import attention
 from sie_bundle.engine.attention import Attend
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import pack
 from sie_bundle.engine.precision import precision
 from sie_bundle.engine.row import Row, row
-from sie_bundle.engine.sight import Sight
 from sie_bundle.engine.transfer import computed, fetched
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.model import EncoderModel
@@ -33,11 +33,11 @@ pytestmark = [
 ]
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
-SIGHTS = {
-    "full": Sight(),
-    "causal": Sight(causal=True),
-    "window": Sight(window=4),
-    "causal window": Sight(causal=True, window=4),
+MASKS = {
+    "full": AttentionMask(),
+    "causal": AttentionMask(causal=True),
+    "window": AttentionMask(window=4),
+    "causal window": AttentionMask(causal=True, window=4),
 }
 
 
@@ -56,21 +56,21 @@ def some_rows(augmented: bool = False) -> list[Row]:
     return [Row(each.ids, len(each), max(1, len(each) - 3)) for each in made] if augmented else made
 
 
-@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("heads", [(8, 8), (8, 2)])
-def test_every_kernel_attends_as_the_cpus(sight: Sight, heads: tuple[int, int]) -> None:
+def test_every_kernel_attends_as_the_cpus(mask: AttentionMask, heads: tuple[int, int]) -> None:
     random = torch.Generator().manual_seed(0)
     for augmented in (False, True):
-        if augmented and (sight.causal or sight.window):
+        if augmented and (mask.causal or mask.window):
             continue  # a query's augmentation is an encoder's with full attention
         rows = some_rows(augmented)
         packed, tokens = pack(rows, CPU), sum(map(len, rows))
         q = torch.randn(tokens, heads[0], 64, generator=random)
         k, v = (torch.randn(tokens, heads[1], 64, generator=random) for _ in range(2))
-        expected = attend(q, k, v, packed, sight)
+        expected = attend(q, k, v, packed, mask)
         for kernel in kernels():
             on_gpu = [x.to(GPU, torch.float16) for x in (q, k, v)]
-            found = kernel(on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), sight).float().cpu()
+            found = kernel(on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), mask).float().cpu()
             assert (found - expected).abs().max() < 5e-3
 
 
@@ -80,10 +80,10 @@ def test_a_bias_is_added_to_the_scores() -> None:
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(tokens, 4, 32, generator=random) for _ in range(3))
     bias = torch.randn(4, 200, 200, generator=random)
-    expected = attend(q, k, v, pack(rows, CPU), Sight(bias=bias))
+    expected = attend(q, k, v, pack(rows, CPU), AttentionMask(bias=bias))
     on_gpu = [x.to(GPU, torch.float16) for x in (q, k, v)]
     found = attention.kernel(GPU, torch.float16)(
-        on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), Sight(bias=bias.to(GPU))
+        on_gpu[0], on_gpu[1], on_gpu[2], pack(rows, GPU), AttentionMask(bias=bias.to(GPU))
     )
     assert (found.float().cpu() - expected).abs().max() < 5e-3
 

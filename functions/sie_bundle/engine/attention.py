@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from sie_bundle.engine.attention_mask import AttentionMask, sloped
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, buckets
-from sie_bundle.engine.sight import Sight, sloped
 from sie_bundle.engine.transfer import moved
-from sie_bundle.engine.varlen_attention import attended_by_bounds, bounds
+from sie_bundle.engine.varlen_attention import attend_varlen, varlen_batch
 
-Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, Sight], Tensor]
-"""(q [T, heads, head_dim], k and v [T, key heads, head_dim], packed, sight) to [T, heads, head_dim], all packed."""
+Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, AttentionMask], Tensor]
+"""(q [T, heads, head_dim], k and v [T, key heads, head_dim], packed, mask) to [T, heads, head_dim], all packed."""
 
 
 SQUARES = 1 << 20
@@ -49,47 +49,47 @@ def kernel(device: torch.device, dtype: torch.dtype) -> Attend:
     return flash if find_spec("flash_attn") else padded
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) -> Tensor:
     """flash-attention's varlen kernel (2307.08691), for a torch that is built without it; float16 or bfloat16."""
-    if not sight.unbiased:
-        return padded(q, k, v, packed, sight)
+    if not mask.unbiased:
+        return padded(q, k, v, packed, mask)
     from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found,unused-ignore]
 
-    seen = bounds(packed, sight)
+    seen = varlen_batch(packed, mask)
     if seen.attended_to is not None:
         k, v = k[seen.attended_to], v[seen.attended_to]
     attended: Tensor = flash_attn_varlen_func(
         q,
         k,
         v,
-        seen.texts,
-        seen.keys,
-        seen.longest,
-        seen.most_keys,
+        seen.cu_seqlens_q,
+        seen.cu_seqlens_k,
+        seen.max_seqlen_q,
+        seen.max_seqlen_k,
         causal=seen.causal,
-        window_size=(seen.before, seen.behind),
+        window_size=(seen.window_left, seen.window_right),
     )
     return attended
 
 
-def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) -> Tensor:
     """torch's own varlen kernel; GPU, float16 or bfloat16."""
-    if not sight.unbiased:
-        return padded(q, k, v, packed, sight)
-    return attended_by_bounds(q, k, v, bounds(packed, sight))
+    if not mask.unbiased:
+        return padded(q, k, v, packed, mask)
+    return attend_varlen(q, k, v, varlen_batch(packed, mask))
 
 
-def padded(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
-    """torch's fused attention on padded texts: any GPU, any type, and any sight, with a bias too."""
-    key = padded, q.dtype, sight.causal, sight.window, id(sight.bias), id(sight.slopes)
+def padded(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) -> Tensor:
+    """torch's fused attention on padded texts: any GPU, any type, and any mask, with a bias too."""
+    key = padded, q.dtype, mask.causal, mask.window, id(mask.bias), id(mask.slopes)
     if key not in packed.made:
-        packed.made[key] = list(_padded(packed, sight, q.dtype))
+        packed.made[key] = list(_padded(packed, mask, q.dtype))
     if k.size(1) < q.size(1):  # the kernels for masks want as many heads of keys
         k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
     attended = []
     for part in packed.made[key]:
         queries, keys, values = (x[part.places].transpose(1, 2) for x in (q, k, v))
-        out = scaled_dot_product_attention(queries, keys, values, part.mask, is_causal=part.causal)
+        out = scaled_dot_product_attention(queries, keys, values, part.additive, is_causal=part.causal)
         attended.append(out.transpose(1, 2).flatten(0, 1)[part.own])
     return torch.cat(attended)
 
@@ -103,11 +103,11 @@ class _Padded(NamedTuple):
     """[tokens] int64: where each of their tokens stands among the padded ones."""
     causal: bool
     """Whether nothing is hidden but what comes later, padding included."""
-    mask: Tensor | None
+    additive: Tensor | None
     """What is added to the scores, [1 or texts, 1 or heads, 1 or longest, longest]; None: nothing."""
 
 
-def _padded(packed: Packed, sight: Sight, dtype: torch.dtype) -> Iterator[_Padded]:
+def _padded(packed: Packed, mask: AttentionMask, dtype: torch.dtype) -> Iterator[_Padded]:
     """The batch in parts, made once for all layers."""
     device = packed.device
     order = np.argsort(packed.places)
@@ -116,45 +116,47 @@ def _padded(packed: Packed, sight: Sight, dtype: torch.dtype) -> Iterator[_Padde
     for some in (slice(each.start, each.stop) for each in buckets(lengths.tolist(), squares=SQUARES)):
         token = np.arange(lengths[some][-1])
         inside, attended = token < lengths[some, None], token < seen[some, None]
-        causal = sight.causal and sight.whole and bool((seen[some] == lengths[some]).all())
+        causal = mask.causal and mask.whole and bool((seen[some] == lengths[some]).all())
         yield _Padded(
             moved(starts[some, None] + np.where(inside, token, 0), device),
             moved(np.flatnonzero(inside), device),
             causal,
-            None if causal else _mask(sight, attended, device, dtype),
+            None if causal else _additive(mask, attended, device, dtype),
         )
 
 
-def _mask(sight: Sight, attended: npt.NDArray[np.bool_], device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """What is added to the scores of padded texts; ``attended`` [texts, n]: the keys that are, but for the sight."""
+def _additive(
+    mask: AttentionMask, attended: npt.NDArray[np.bool_], device: torch.device, dtype: torch.dtype
+) -> Tensor | None:
+    """What is added to the scores of padded texts; ``attended`` [texts, n]: the keys that are, but for the mask."""
     length = attended.shape[1]
-    mask = _bias(sight, length, device, dtype)
+    additive = _bias(mask, length, device, dtype)
     if not attended.all():
-        mask = _hidden(mask, moved(~attended[:, None, None], device), dtype)
-    if sight.causal or sight.window is not None:
-        mask = _hidden(mask, _unseen(sight, length, device), dtype)
-    return mask
+        additive = _hidden(additive, moved(~attended[:, None, None], device), dtype)
+    if mask.causal or mask.window is not None:
+        additive = _hidden(additive, _unseen(mask, length, device), dtype)
+    return additive
 
 
-def _hidden(mask: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask, and minus infinity where ``hidden``."""
+def _hidden(additive: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added, and minus infinity where ``hidden``."""
     more = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
-    return more if mask is None else mask + more
+    return more if additive is None else additive + more
 
 
-def _unseen(sight: Sight, length: int, device: torch.device) -> Tensor:
+def _unseen(mask: AttentionMask, length: int, device: torch.device) -> Tensor:
     """[1, 1, length, length]: which keys a query does not see for its direction and its window.
 
     Made of one byte each: of distances in int64 a text of 32,768 tokens would have 8 GB.
     """
-    side = length if sight.window is None else sight.window
+    side = length if mask.window is None else mask.window
     seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu_(-side)
-    return seen.tril_(0 if sight.causal else side).logical_not_()
+    return seen.tril_(0 if mask.causal else side).logical_not_()
 
 
-def _bias(sight: Sight, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+def _bias(mask: AttentionMask, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
     """[1, heads, length, length]."""
-    if sight.slopes is not None:
+    if mask.slopes is not None:
         places = torch.arange(length, device=device)
-        return sloped(sight.slopes, places, places).to(dtype)[None]
-    return None if sight.bias is None else sight.bias[None, :, :length, :length].to(dtype)
+        return sloped(mask.slopes, places, places).to(dtype)[None]
+    return None if mask.bias is None else mask.bias[None, :, :length, :length].to(dtype)

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sie_bundle.engine.attention_mask import AttentionMask, sloped
 from sie_bundle.engine.compiled import compiled
 from sie_bundle.engine.packing import Group, Packed
-from sie_bundle.engine.sight import Sight, sloped
 
 STEP = 16
 """Keys that the kernel computes at once."""
@@ -57,19 +57,19 @@ class Part(NamedTuple):
     """Keys ``low`` to ``high``, likewise."""
     high: int
     causal: bool
-    mask: Tensor | None
+    additive: Tensor | None
     """What is added to the scores, [1 or texts, 1 or heads, queries or 1, keys]."""
 
 
 class View(NamedTuple):
-    """A batch as attention with one sight needs it."""
+    """A batch as attention with one mask needs it."""
 
     parts: list[Part]
     """In this order: what one computes of a text that is not its own, a later one overwrites."""
     tokens: int
     """Of all texts; rows behind them are nobody's."""
     slopes: Tensor | None
-    """See `Sight.slopes`."""
+    """See `AttentionMask.slopes`."""
 
 
 def room(packed: Packed) -> int:
@@ -77,29 +77,29 @@ def room(packed: Packed) -> int:
     return max(_end(group) for group in packed.groups)
 
 
-def view(packed: Packed, sight: Sight, dtype: torch.dtype, rows: int) -> View:
+def view(packed: Packed, mask: AttentionMask, dtype: torch.dtype, rows: int) -> View:
     """A batch of so many rows of queries, keys and values of that type.
 
     A text whose sixteens do not fit into the rows is computed by its length.
     """
     far = torch.zeros(2 * packed.longest + STEP, dtype=dtype)
     far[packed.longest :] = -torch.inf
-    short = [group for group in packed.groups if group.length <= STEP] if _in_blocks(packed, sight, dtype) else []
+    short = [group for group in packed.groups if group.length <= STEP] if _in_blocks(packed, mask, dtype) else []
     parts = _blocks(short, rows, dtype) if len(short) > FEW else []
     for group in packed.groups[len(short) if parts else 0 :]:
         size = whole(group.length) if _end(group) <= rows else group.length
-        for first, last, low, high in _spans(size, sight):
+        for first, last, low, high in _spans(size, mask):
             own = min(last, group.length)
-            causal, mask = _hidden(group, sight, (first, last, low, high), far[packed.longest - group.seen :])
-            parts.append(Part(group.start, group.texts, group.length, first, last, own, low, high, causal, mask))
-    return View(parts, int(packed.lengths.sum()), sight.slopes)
+            causal, additive = _hidden(group, mask, (first, last, low, high), far[packed.longest - group.seen :])
+            parts.append(Part(group.start, group.texts, group.length, first, last, own, low, high, causal, additive))
+    return View(parts, int(packed.lengths.sum()), mask.slopes)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) -> Tensor:
     """See `attention.Attend`."""
-    key = q.dtype, len(q), sight.causal, sight.window, id(sight.bias), id(sight.slopes)
+    key = q.dtype, len(q), mask.causal, mask.window, id(mask.bias), id(mask.slopes)
     if key not in packed.made:
-        packed.made[key] = view(packed, sight, q.dtype, len(q))
+        packed.made[key] = view(packed, mask, q.dtype, len(q))
     return attended_at_once()(q, k, v, packed.made[key])
 
 
@@ -107,16 +107,16 @@ def attended(q: Tensor, k: Tensor, v: Tensor, seen: View) -> Tensor:
     """q [T, heads, head_dim], k and v [T, key heads, head_dim] to [T, heads, head_dim]: zeros behind the last text."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for part in seen.parts:
-        mask, slopes = part.mask, seen.slopes
+        additive, slopes = part.additive, seen.slopes
         if slopes is not None:
             places = torch.arange(part.last, dtype=torch.float32)
             bias = sloped(slopes, places[part.first :], torch.arange(part.low, part.high, dtype=torch.float32))
-            mask = bias.unsqueeze(0) if mask is None else bias.unsqueeze(0).add_(mask)
+            additive = bias.unsqueeze(0) if additive is None else bias.unsqueeze(0).add_(additive)
         own = torch.ops.aten.scaled_dot_product_attention(
             of_part(q, part, part.first, part.last),
             of_part(k, part, part.low, part.high),
             of_part(v, part, part.low, part.high),
-            mask,
+            additive,
             is_causal=part.causal,
             enable_gqa=k.size(1) < q.size(1),
         )
@@ -144,9 +144,9 @@ def _end(group: Group) -> int:
     return group.start + (group.texts - 1) * group.length + whole(group.length)
 
 
-def _in_blocks(packed: Packed, sight: Sight, dtype: torch.dtype) -> bool:
+def _in_blocks(packed: Packed, mask: AttentionMask, dtype: torch.dtype) -> bool:
     """Whether short texts share blocks. In float32 a block takes longer than its texts."""
-    return dtype is torch.bfloat16 and sight.whole and not sight.causal and packed.keys is None
+    return dtype is torch.bfloat16 and mask.whole and not mask.causal and packed.keys is None
 
 
 def _blocks(short: Sequence[Group], rows: int, dtype: torch.dtype) -> list[Part]:
@@ -167,46 +167,48 @@ def _blocks(short: Sequence[Group], rows: int, dtype: torch.dtype) -> list[Part]
             high = min(last + AROUND, rows - start)
             keys = text[start + np.arange(len(blocks))[:, None] * BLOCK + np.arange(high)]
             unseen = torch.from_numpy(keys[:, None, first:last, None] != keys[:, None, None, :])
-            mask = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, -torch.inf)
-            parts.append(Part(start, len(blocks), BLOCK, first, last, last, 0, high, False, mask))
+            additive = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, -torch.inf)
+            parts.append(Part(start, len(blocks), BLOCK, first, last, last, 0, high, False, additive))
     return parts
 
 
-def _spans(size: int, sight: Sight) -> Iterator[tuple[int, int, int, int]]:
+def _spans(size: int, mask: AttentionMask) -> Iterator[tuple[int, int, int, int]]:
     """Queries of each call, and the keys they see, of texts of that size: `Part`'s first, last, low and high."""
     rows = size
-    if sight.slopes is not None:
-        rows = max(STEP, BIASES // (len(sight.slopes) * size) // STEP * STEP)
-    elif sight.window is not None:
+    if mask.slopes is not None:
+        rows = max(STEP, BIASES // (len(mask.slopes) * size) // STEP * STEP)
+    elif mask.window is not None:
         rows = ROWS
     for first in range(0, size, rows):
         last = min(first + rows, size)
         low, high = 0, size
-        if sight.window is not None:
-            low, high = max(0, first - sight.window) // STEP * STEP, min(size, whole(last + sight.window))
-        yield first, last, low, min(high, whole(last)) if sight.causal else high
+        if mask.window is not None:
+            low, high = max(0, first - mask.window) // STEP * STEP, min(size, whole(last + mask.window))
+        yield first, last, low, min(high, whole(last)) if mask.causal else high
 
 
-def _hidden(group: Group, sight: Sight, span: tuple[int, int, int, int], far: Tensor) -> tuple[bool, Tensor | None]:
-    """Whether what is hidden is what comes later and nothing else; if not, the mask, where there is any to add.
+def _hidden(
+    group: Group, mask: AttentionMask, span: tuple[int, int, int, int], far: Tensor
+) -> tuple[bool, Tensor | None]:
+    """Whether what is hidden is what comes later and nothing else; if not, what is added to scores, where anything is.
 
     ``far``: zeros for the keys of a text that are seen, and behind them minus infinity.
     """
     first, last, low, high = span
-    if sight.causal and sight.whole and group.seen == group.length:
+    if mask.causal and mask.whole and group.seen == group.length:
         return True, None
-    mask = far[low:high].view(1, 1, 1, -1) if group.seen < high else None
-    if sight.causal or sight.window is not None:
+    additive = far[low:high].view(1, 1, 1, -1) if group.seen < high else None
+    if mask.causal or mask.window is not None:
         distance = torch.arange(low, high) - torch.arange(first, last)[:, None]
-        unseen = distance > 0 if sight.causal else torch.zeros_like(distance, dtype=torch.bool)
-        if sight.window is not None:
-            unseen |= distance.abs() > sight.window
+        unseen = distance > 0 if mask.causal else torch.zeros_like(distance, dtype=torch.bool)
+        if mask.window is not None:
+            unseen |= distance.abs() > mask.window
         both = torch.zeros(1, 1, *distance.shape, dtype=far.dtype).masked_fill_(unseen, -torch.inf)
-        mask = both if mask is None else both.add_(mask)
-    if sight.bias is not None:
-        bias = sight.bias[None, :, first:last, low:high]
-        mask = bias if mask is None else bias + mask
-    return False, mask
+        additive = both if additive is None else both.add_(additive)
+    if mask.bias is not None:
+        bias = mask.bias[None, :, first:last, low:high]
+        additive = bias if additive is None else bias + additive
+    return False, additive
 
 
 STEPS = (of_part, sloped)

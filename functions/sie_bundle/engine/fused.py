@@ -23,12 +23,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sie_bundle.engine import buffers, layer, linear, native
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.native import Library, address
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.positions import Turn
+from sie_bundle.engine.positions import Rotary
 from sie_bundle.engine.precision import FLOATS
-from sie_bundle.engine.sight import Sight
 from sie_sdk.errors import ModelLoadFailedError
 
 PANEL = 32
@@ -54,7 +54,7 @@ class _Layer(ctypes.Structure):
     _fields_ = (
         *_fields(_Product, "qkv output up gate down"),
         *_fields(_Norm, "q_norm k_norm attention_norm between_norm output_norm"),
-        *_fields(c_int32, "turn sight"),
+        *_fields(c_int32, "rotary mask"),
     )
 
 
@@ -70,17 +70,19 @@ class _Embedding(ctypes.Structure):
     )
 
 
-class _Turn(ctypes.Structure):
+class _Rotary(ctypes.Structure):
     _fields_ = tuple(_fields(c_void_p, "cosines sines"))
 
 
-class _Sight(ctypes.Structure):
+class _Mask(ctypes.Structure):
     _fields_ = (*_fields(c_int32, "causal window"), ("bias", c_void_p), ("side", c_int64), ("slopes", c_void_p))
 
 
 class _Pass(ctypes.Structure):
     _fields_ = (
-        *_fields(c_void_p, "states room embedding final_norm ids positions types layers turns sights bounds seen"),
+        *_fields(
+            c_void_p, "states room embedding final_norm ids positions types layers rotaries masks cu_seqlens seen"
+        ),
         *_fields(c_int32, "count pre_norm tokens texts longest hidden heads key_heads size threads"),
     )
 
@@ -143,18 +145,18 @@ class Fused:
             "size": sizes.head,
         }
 
-    def __call__(self, packed: Packed, tables: Sequence[Turn], sights: Sequence[Sight]) -> Tensor:
+    def __call__(self, packed: Packed, tables: Sequence[Rotary], masks: Sequence[AttentionMask]) -> Tensor:
         """The states behind all layers, [T, hidden] float32, of rows of whole `PANEL`.
 
         Args:
             packed: the batch, of T tokens.
             tables: its rotations, float32, of as many places as the longest text has.
-            sights: what the layers see of it.
+            masks: what the layers see of it.
 
         Raises:
             ValueError: one of these is not as large as the weights say, beyond which nothing may be read.
         """
-        self._check(packed, tables, sights)
+        self._check(packed, tables, masks)
         tokens = packed.tokens
         positions = tokens.counted(self._embed.padding)
         shape = len(tokens.ids), whole(self._hidden)
@@ -163,16 +165,18 @@ class Fused:
         if self._embed.projection:
             states[:, : self._hidden] = self._embed(packed).numpy()
             states[:, self._hidden :] = 0
-        turned = (_Turn * len(tables))(*(_Turn(turn.cosines.data_ptr(), turn.sines.data_ptr()) for turn in tables))
-        sighted = (_Sight * len(sights))(*(_sight(sight, packed.longest) for sight in sights))
+        rotaries = (_Rotary * len(tables))(
+            *(_Rotary(each.cosines.data_ptr(), each.sines.data_ptr()) for each in tables)
+        )
+        masked = (_Mask * len(masks))(*(_mask(mask, packed.longest) for mask in masks))
         batch = _Pass(
             states=address(states),
             ids=address(tokens.ids),
             positions=address(positions),
             types=None if tokens.types is None else address(tokens.types),
-            turns=ctypes.addressof(turned),
-            sights=ctypes.addressof(sighted),
-            bounds=address(tokens.bounds),
+            rotaries=ctypes.addressof(rotaries),
+            masks=ctypes.addressof(masked),
+            cu_seqlens=address(tokens.cu_seqlens),
             seen=address(tokens.seen),
             tokens=len(tokens.ids),
             texts=len(tokens.seen),
@@ -186,7 +190,7 @@ class Fused:
         computed = torch.from_numpy(states)
         return computed if states.shape[1] == self._hidden else computed[:, : self._hidden]
 
-    def _check(self, packed: Packed, tables: Sequence[Turn], sights: Sequence[Sight]) -> None:
+    def _check(self, packed: Packed, tables: Sequence[Rotary], masks: Sequence[AttentionMask]) -> None:
         ids, (words, positions, known) = packed.tokens.ids, self._rows
         if ids.view(np.uint64).max() >= words:  # as such, one below zero is beyond all words
             raise ValueError(f"token ids from {ids.min()} to {ids.max()} for {words} words")
@@ -196,9 +200,9 @@ class Fused:
         if known is not None and known < types:
             raise ValueError(f"texts of {types} types, a pair's second text, for {known}")
         size = self._same["size"]
-        if any(table.shape[-1] != size or len(table) < packed.longest for turn in tables for table in turn):
+        if any(table.shape[-1] != size or len(table) < packed.longest for rotary in tables for table in rotary):
             raise ValueError(f"rotations that are not of {packed.longest} places of heads of {size} numbers")
-        for bias in (sight.bias for sight in sights if sight.bias is not None):
+        for bias in (mask.bias for mask in masks if mask.bias is not None):
             if len(bias) != self._same["heads"] or bias.shape[-1] < packed.longest:
                 raise ValueError(f"a bias of {tuple(bias.shape)} for {self._same['heads']} heads")
 
@@ -223,8 +227,8 @@ class Fused:
             attention_norm=self._norm(of.attention_norm),
             between_norm=self._norm(of.between_norm),
             output_norm=self._norm(of.output_norm),
-            turn=attention.rope,
-            sight=attention.sight,
+            rotary=attention.rope,
+            mask=attention.mask,
         )
 
     def _product(self, of: linear.Product) -> _Product:
@@ -383,8 +387,8 @@ def whole(number: int) -> int:
     return -(-number // PANEL) * PANEL
 
 
-def _sight(of: Sight, longest: int) -> _Sight:
-    return _Sight(
+def _mask(of: AttentionMask, longest: int) -> _Mask:
+    return _Mask(
         causal=of.causal,
         window=-1 if of.window is None else min(of.window, longest),  # a config may say more than 32 bits hold
         bias=None if of.bias is None else of.bias.data_ptr(),

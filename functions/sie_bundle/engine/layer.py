@@ -17,8 +17,8 @@ from sie_bundle.engine import cpu_attention
 from sie_bundle.engine.compiled import compiled
 from sie_bundle.engine.cpu_attention import View, attended
 from sie_bundle.engine.linear import Product, activated, multiplied
-from sie_bundle.engine.positions import Turn, turned
-from sie_bundle.engine.varlen_attention import Bounds, attended_by_bounds
+from sie_bundle.engine.positions import Rotary, rotated
+from sie_bundle.engine.varlen_attention import VarlenBatch, attend_varlen
 
 
 class Norm(NamedTuple):
@@ -46,7 +46,7 @@ class Attention(NamedTuple):
     output: Product
     rope: int
     """Which of the batch's rotations; -1: positions enter another way."""
-    sight: int
+    mask: int
     """Which of the batch's."""
 
 
@@ -78,29 +78,29 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     return torch.layer_norm(x, norm.weight.size(), norm.weight, norm.bias, norm.eps)
 
 
-def passed(x: Tensor, layers: list[Layer], turns: list[Turn], seen: list[View]) -> Tensor:
+def passed(x: Tensor, layers: list[Layer], rotaries: list[Rotary], seen: list[View]) -> Tensor:
     """The states [T, hidden] behind all layers, on a CPU.
 
     Args:
         x: what the first one takes.
-        turns: the batch's rotations.
-        seen: the batch for each of its sights.
+        rotaries: the batch's rotations.
+        seen: the batch for each of its masks.
     """
     for layer in layers:
-        q, k, v = queried(x, layer, turns)
-        x = fed(x, attended(q, k, v, seen[layer.attention.sight]), layer)
+        q, k, v = queried(x, layer, rotaries)
+        x = fed(x, attended(q, k, v, seen[layer.attention.mask]), layer)
     return x
 
 
-def passed_by_bounds(x: Tensor, layers: list[Layer], turns: list[Turn], seen: list[Bounds]) -> Tensor:
+def passed_varlen(x: Tensor, layers: list[Layer], rotaries: list[Rotary], seen: list[VarlenBatch]) -> Tensor:
     """The same on a GPU."""
     for layer in layers:
-        q, k, v = queried(x, layer, turns)
-        x = fed(x, attended_by_bounds(q, k, v, seen[layer.attention.sight]), layer)
+        q, k, v = queried(x, layer, rotaries)
+        x = fed(x, attend_varlen(q, k, v, seen[layer.attention.mask]), layer)
     return x
 
 
-def queried(x: Tensor, layer: Layer, turns: list[Turn]) -> tuple[Tensor, Tensor, Tensor]:
+def queried(x: Tensor, layer: Layer, rotaries: list[Rotary]) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [T, heads, head_dim], keys and values [T, key heads, head_dim] of the states ``x`` [T, hidden]."""
     of, norm = layer.attention, layer.attention_norm
     if layer.pre_norm and norm is not None:
@@ -111,7 +111,7 @@ def queried(x: Tensor, layer: Layer, turns: list[Turn]) -> tuple[Tensor, Tensor,
     if q_norm is not None and k_norm is not None:
         q, k = normed_heads(q, q_norm), normed_heads(k, k_norm)
     if of.rope >= 0:
-        q, k = turned(q, turns[of.rope]), turned(k, turns[of.rope])
+        q, k = rotated(q, rotaries[of.rope]), rotated(k, rotaries[of.rope])
     return q, k, v
 
 
@@ -148,16 +148,16 @@ def fed_forward(x: Tensor, of: FeedForward) -> Tensor:
     return multiplied(inner, of.down)
 
 
-_STEPS = (queried, fed, fed_forward, added, normed, normed_heads, turned, multiplied, activated)
+_STEPS = (queried, fed, fed_forward, added, normed, normed_heads, rotated, multiplied, activated)
 
 
 @functools.cache
-def passed_at_once() -> Callable[[Tensor, list[Layer], list[Turn], list[View]], Tensor]:
+def passed_at_once() -> Callable[[Tensor, list[Layer], list[Rotary], list[View]], Tensor]:
     """`passed`, compiled when a model that our own kernels do not compute first needs it."""
     return compiled(passed, attended, *_STEPS, *cpu_attention.STEPS)
 
 
 @functools.cache
-def passed_by_bounds_at_once() -> Callable[[Tensor, list[Layer], list[Turn], list[Bounds]], Tensor]:
-    """`passed_by_bounds`, compiled when a GPU first needs it."""
-    return compiled(passed_by_bounds, attended_by_bounds, *_STEPS)
+def passed_varlen_at_once() -> Callable[[Tensor, list[Layer], list[Rotary], list[VarlenBatch]], Tensor]:
+    """`passed_varlen`, compiled when a GPU first needs it."""
+    return compiled(passed_varlen, attend_varlen, *_STEPS)

@@ -49,7 +49,7 @@ class Keys(NamedTuple):
 
     tokens: Tensor
     """[K] int64, their places in the packed row."""
-    bounds: Tensor
+    cu_seqlens: Tensor
     """[n + 1] int32: where each text begins among them, and K."""
 
 
@@ -62,7 +62,7 @@ class Tokens(NamedTuple):
     """[T], each token's place in its own text, from 0."""
     types: npt.NDArray[np.int64] | None
     """[T], 1 for the tokens of a pair's second text; None when no row is a pair."""
-    bounds: npt.NDArray[np.int32]
+    cu_seqlens: npt.NDArray[np.int32]
     """[n + 1]: where each text begins, and T. The ``cu_seqlens`` of attention kernels."""
     seen: npt.NDArray[np.int32]
     """[n]: so many tokens of each, from the first, are attended to."""
@@ -72,8 +72,8 @@ class Tokens(NamedTuple):
         if padding is None or not (skipped := self.ids == padding).any():
             return self.positions
         left_out = np.concatenate([[0], np.cumsum(skipped)])
-        lengths = np.diff(self.bounds, append=len(self.ids))  # what stands behind the last text is nobody's
-        return np.where(skipped, -1, self.positions - left_out[1:] + np.repeat(left_out[self.bounds], lengths))
+        lengths = np.diff(self.cu_seqlens, append=len(self.ids))  # what stands behind the last text is nobody's
+        return np.where(skipped, -1, self.positions - left_out[1:] + np.repeat(left_out[self.cu_seqlens], lengths))
 
 
 @dataclass(eq=False)
@@ -123,11 +123,11 @@ class Packed:
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
         """[n]: where text i of the caller's order begins."""
-        return self.tokens.bounds[self.places].astype(np.int64)
+        return self.tokens.cu_seqlens[self.places].astype(np.int64)
 
     @cached_property
-    def bounds(self) -> Tensor:
-        return self._sent["bounds"].to(torch.int32)
+    def cu_seqlens(self) -> Tensor:
+        return self._sent["cu_seqlens"].to(torch.int32)
 
     @cached_property
     def _sent(self) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ class Packed:
         arrays: dict[str, npt.NDArray[Any]] = {
             "ids": self.tokens.ids,
             "positions": self.tokens.positions,
-            "bounds": self.tokens.bounds,
+            "cu_seqlens": self.tokens.cu_seqlens,
             "places": self.places,
         }
         if self.tokens.types is not None:
@@ -146,19 +146,19 @@ class Packed:
     @cached_property
     def keys(self) -> Keys | None:
         """Which tokens are attended to; None: all."""
-        bounds, seen = self.tokens.bounds, self.tokens.seen
-        lengths = np.diff(bounds)
+        cu_seqlens, seen = self.tokens.cu_seqlens, self.tokens.seen
+        lengths = np.diff(cu_seqlens)
         if (seen == lengths).all():
             return None
-        attended = np.flatnonzero(self.tokens.positions[: bounds[-1]] < np.repeat(seen, lengths))
-        return Keys(moved(attended, self.device), moved(_bounds(seen), self.device))
+        attended = np.flatnonzero(self.tokens.positions[: cu_seqlens[-1]] < np.repeat(seen, lengths))
+        return Keys(moved(attended, self.device), moved(_cu_seqlens(seen), self.device))
 
     @cached_property
     def groups(self) -> list[Group]:
         """In the order of ``ids``."""
         groups: list[Group] = []
         start = 0
-        lengths, seen_of = np.diff(self.tokens.bounds).tolist(), self.tokens.seen.tolist()
+        lengths, seen_of = np.diff(self.tokens.cu_seqlens).tolist(), self.tokens.seen.tolist()
         for (length, seen), members in groupby(zip(lengths, seen_of, strict=True)):
             group = Group(start, sum(1 for _ in members), length, seen)
             groups.append(group)
@@ -180,7 +180,7 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
     lengths = [of_rows[i] for i in order]
     if not lengths[0]:
         raise ValueError("a row without tokens")
-    bounds, places = _bounds(lengths), np.empty(len(rows), np.int64)
+    cu_seqlens, places = _cu_seqlens(lengths), np.empty(len(rows), np.int64)
     places[order] = _counted(len(rows))
     types = None
     if [row.second for row in rows] != of_rows:
@@ -190,7 +190,7 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
             ids=np.concatenate([row.ids for row in sorted_rows]),
             positions=np.concatenate([_counted(length) for length in lengths]),
             types=types,
-            bounds=bounds,
+            cu_seqlens=cu_seqlens,
             seen=np.array([seen[i] for i in order], np.int32),
         ),
         device=device,
@@ -236,5 +236,5 @@ def buckets(lengths: Sequence[int], *, share: float = SHARE, slack: int = SLACK,
     return made[::-1]
 
 
-def _bounds(lengths: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _cu_seqlens(lengths: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return np.array([0, *accumulate(lengths)], np.int32)

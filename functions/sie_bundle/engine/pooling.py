@@ -53,23 +53,23 @@ def _pooled(states: Tensor, packed: Packed, pooling: str) -> Tensor:
     if pooling in ("cls", "last"):
         places = packed.starts if pooling == "cls" else packed.starts + packed.lengths - 1
         return states[moved(places, states.device)]
-    tokens = torch.arange(len(states), dtype=packed.bounds.dtype, device=states.device)
+    tokens = torch.arange(len(states), dtype=packed.cu_seqlens.dtype, device=states.device)
     weights = _weights(packed) if pooling == "weighted_mean" else None
     mode = "mean" if weights is None else "sum"
-    vectors = embedding_bag(tokens, states.float(), packed.bounds[:-1], mode=mode, per_sample_weights=weights)
+    vectors = embedding_bag(tokens, states.float(), packed.cu_seqlens[:-1], mode=mode, per_sample_weights=weights)
     return vectors[packed.order]
 
 
 def _weights(packed: Packed) -> Tensor:
     """[T] float32, 1 in all for each text."""
-    lengths = packed.bounds.diff()
+    lengths = packed.cu_seqlens.diff()
     sums = torch.repeat_interleave(lengths * (lengths + 1) / 2, lengths, output_size=len(packed.positions))
     return (packed.positions + 1) / sums
 
 
 class _Pooling(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("states", "bounds", "places", "vectors")),
+        *((name, c_void_p) for name in ("states", "cu_seqlens", "places", "vectors")),
         *((name, c_int32) for name in ("texts", "size", "kind", "unit")),
     )
 
@@ -85,7 +85,7 @@ def by(library: native.Library) -> Pool:
         run(
             _Pooling(
                 states=states.data_ptr(),
-                bounds=address(packed.tokens.bounds),
+                cu_seqlens=address(packed.tokens.cu_seqlens),
                 places=address(packed.places),
                 vectors=address(vectors),
                 texts=texts,

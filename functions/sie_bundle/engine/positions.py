@@ -12,20 +12,20 @@ from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.rope import Rope
 
 
-class Turn(NamedTuple):
+class Rotary(NamedTuple):
     """A rotation: sines and cosines of places, or of each token's place in a batch, [places or T, 1, head_dim]."""
 
     cosines: Tensor
     sines: Tensor
 
 
-def turned(x: Tensor, turn: Turn) -> Tensor:
-    """``x`` [T, heads, head_dim], each token turned by its place."""
+def rotated(x: Tensor, rotary: Rotary) -> Tensor:
+    """``x`` [T, heads, head_dim], each token rotated by its place."""
     first, second = x.chunk(2, dim=-1)
-    return torch.cat((second, first), dim=-1).mul_(turn.sines).addcmul_(x, turn.cosines)
+    return torch.cat((second, first), dim=-1).mul_(rotary.sines).addcmul_(x, rotary.cosines)
 
 
-class Rotation:
+class RotaryTables:
     """Rotary positions (2104.09864): each pair of dimensions (i, i + head_dim / 2) turned by position times its step.
 
     Tables of sines and cosines are kept per rotation, up to one as long as the longest text so far. None is let go: its
@@ -36,14 +36,14 @@ class Rotation:
         self._size = head_size
         self._device = device
         self._dtype = dtype
-        self._tables: dict[Rope, list[Turn]] = defaultdict(list)
+        self._tables: dict[Rope, list[Rotary]] = defaultdict(list)
 
-    def __call__(self, packed: Packed, rope: Rope) -> Turn:
+    def __call__(self, packed: Packed, rope: Rope) -> Rotary:
         """The rotation of a batch's tokens."""
         table = self.table(rope, packed.longest)
-        return Turn(table.cosines[packed.positions], table.sines[packed.positions])
+        return Rotary(table.cosines[packed.positions], table.sines[packed.positions])
 
-    def table(self, rope: Rope, length: int) -> Turn:
+    def table(self, rope: Rope, length: int) -> Rotary:
         """The rotation of so many places, or more."""
         kept = self._tables[rope]
         table = kept[-1] if kept else None
@@ -51,18 +51,18 @@ class Rotation:
             kept.append(table := self._made(rope, length))
         return table  # as it was made: another thread may put a shorter one behind it
 
-    def _made(self, rope: Rope, length: int) -> Turn:
+    def _made(self, rope: Rope, length: int) -> Rotary:
         places = torch.arange(max(512, 1 << (length - 1).bit_length()), dtype=torch.float64)
         angles = (places[:, None] * torch.from_numpy(rope.steps(self._size)))[:, None]
         cosines = torch.cat((angles.cos(), angles.cos()), dim=-1)
         # The first half of the dimensions takes the second's number with a minus.
         sines = torch.cat((-angles.sin(), angles.sin()), dim=-1)
-        return Turn(cosines.to(self._device, self._dtype), sines.to(self._device, self._dtype))
+        return Rotary(cosines.to(self._device, self._dtype), sines.to(self._device, self._dtype))
 
 
 def slopes(heads: int, device: torch.device) -> Tensor:
-    """The slopes of ALiBi (`Sight.slopes`), [heads]: a geometric series; of a number between powers of two, every
-    other one more."""
+    """The slopes of ALiBi (`AttentionMask.slopes`), [heads]: a geometric series; of a number between powers of two,
+    every other one more."""
     whole = 1 << (heads.bit_length() - 1)
     series = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     series += [2.0 ** (-8 * (2 * i + 1) / (2 * whole)) for i in range(heads - whole)]
@@ -80,7 +80,7 @@ class RelativeBias:
         self._weight = weight
         self._largest = largest
         self._made = [torch.empty(0)]
-        """As with `Rotation`."""
+        """As with `RotaryTables`."""
 
     def __call__(self, length: int) -> Tensor:
         """[heads, length, length] or larger: what is added to the scores of query i and key j."""

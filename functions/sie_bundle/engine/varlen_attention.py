@@ -1,6 +1,6 @@
 """Attention on a GPU: torch's own varlen kernel (FlashAttention-2, 2307.08691), over a whole batch at once.
 
-Owns what of a batch the kernel is told (`Bounds`). `attended_by_bounds` is compiled, for ``layer`` together with the
+Owns what of a batch the kernel is told (`VarlenBatch`). `attend_varlen` is compiled, for ``layer`` together with the
 layers; other kernels, and which is taken, are ``attention``'s.
 """
 
@@ -10,48 +10,48 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.sight import Sight
 
 
-class Bounds(NamedTuple):
-    """A batch, and what one sight lets its tokens see."""
+class VarlenBatch(NamedTuple):
+    """A batch, and what one mask lets its tokens see, by the names of flash-attention's arguments."""
 
-    texts: Tensor
+    cu_seqlens_q: Tensor
     """[n + 1] int32: where each text begins, and T."""
-    longest: int
+    max_seqlen_q: int
     """Tokens of the longest text."""
-    keys: Tensor
+    cu_seqlens_k: Tensor
     """[n + 1] int32: where each text begins among the tokens that are attended to, and how many those are."""
-    most_keys: int
+    max_seqlen_k: int
     """The most of any text."""
     attended_to: Tensor | None
     """[keys] int64, where those tokens stand; None: all are."""
     causal: bool
-    before: int
+    window_left: int
     """Keys before and behind a token that it sees; -1: all."""
-    behind: int
+    window_right: int
 
 
-def bounds(packed: Packed, sight: Sight) -> Bounds:
-    """A batch as the kernel is told of it. ``sight``: without a bias."""
-    side = -1 if sight.window is None else sight.window
-    keys, most = packed.bounds, packed.longest
+def varlen_batch(packed: Packed, mask: AttentionMask) -> VarlenBatch:
+    """A batch as the kernel is told of it. ``mask``: without a bias."""
+    side = -1 if mask.window is None else mask.window
+    keys, longest = packed.cu_seqlens, packed.longest
     if packed.keys is not None:
-        keys, most = packed.keys.bounds, max(group.seen for group in packed.groups)
-    return Bounds(
-        texts=packed.bounds,
-        longest=packed.longest,
-        keys=keys,
-        most_keys=most,
+        keys, longest = packed.keys.cu_seqlens, max(group.seen for group in packed.groups)
+    return VarlenBatch(
+        cu_seqlens_q=packed.cu_seqlens,
+        max_seqlen_q=packed.longest,
+        cu_seqlens_k=keys,
+        max_seqlen_k=longest,
         attended_to=packed.keys.tokens if packed.keys else None,
-        causal=sight.causal,
-        before=side,
-        behind=0 if sight.causal else side,
+        causal=mask.causal,
+        window_left=side,
+        window_right=0 if mask.causal else side,
     )
 
 
-def attended_by_bounds(q: Tensor, k: Tensor, v: Tensor, seen: Bounds) -> Tensor:
+def attend_varlen(q: Tensor, k: Tensor, v: Tensor, seen: VarlenBatch) -> Tensor:
     """Attention of queries [T, heads, head_dim] over keys and values [T, key heads, head_dim], float16 or bfloat16.
 
     By what ``torch.nn.attention.varlen`` calls, and not by that: it is an operator in Python, which imports a compiler
@@ -69,16 +69,16 @@ def attended_by_bounds(q: Tensor, k: Tensor, v: Tensor, seen: Bounds) -> Tensor:
         q,
         k,
         v,
-        seen.texts,
-        seen.keys,
-        seen.longest,
-        seen.most_keys,
+        seen.cu_seqlens_q,
+        seen.cu_seqlens_k,
+        seen.max_seqlen_q,
+        seen.max_seqlen_k,
         0.0,
         seen.causal,
         False,
         scale=size**-0.5,
-        window_size_left=seen.before,
-        window_size_right=seen.behind,
+        window_size_left=seen.window_left,
+        window_size_right=seen.window_right,
     )
     attended: Tensor = found[0]
     return attended[:, :, :size] if more > 0 else attended

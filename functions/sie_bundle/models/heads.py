@@ -219,7 +219,7 @@ def _lexical(weights: Tensor, packed: Packed, texts: Sequence[int], special: npt
 
     Of all texts at once: sorted by text and id, each stretch of equal ones is an entry.
     """
-    bounds = packed.tokens.bounds
+    bounds = packed.tokens.cu_seqlens
     ids, own = packed.tokens.ids[: bounds[-1]], fetched(weights)[: bounds[-1], 0]
     keys = np.repeat(np.arange(len(bounds) - 1) << 32, np.diff(bounds)) | ids
     order = np.argsort(keys, kind="stable")

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from sie_bundle.engine import cpu_attention, layer, native
 from sie_bundle.engine.attention import kernel, varlen
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.embedding import Embedding
 from sie_bundle.engine.finite import finite
 from sie_bundle.engine.fused import Fused
 from sie_bundle.engine.layer import Attention, FeedForward, Layer
 from sie_bundle.engine.linear import Activation, LayOut, linear, plain
 from sie_bundle.engine.packing import Packed
-from sie_bundle.engine.positions import RelativeBias, Rotation, slopes
+from sie_bundle.engine.positions import RelativeBias, RotaryTables, slopes
 from sie_bundle.engine.rope import Rope
-from sie_bundle.engine.sight import Sight
-from sie_bundle.engine.varlen_attention import bounds
+from sie_bundle.engine.varlen_attention import varlen_batch
 from sie_bundle.models.activations import activation
 from sie_bundle.models.architecture import Architecture
 from sie_bundle.models.parameters import Parameters
@@ -68,7 +68,7 @@ class PackedEncoder:
         self._kept = cast("list[Layer]", torch._C.ScriptList(self._layers)) if self._layers else []
         self._final_norm = final
         turning = torch.float32 if self._fused else parameters.computed
-        self._rotation = Rotation(config.head_size, parameters.device, turning)
+        self._rotary = RotaryTables(config.head_size, parameters.device, turning)
         bias = f"{prefix}{family.relative_bias}.weight"
         self._bias = RelativeBias(parameters.take(bias, parameters.stream)) if family.relative_bias else None
         self._slopes = slopes(config.num_attention_heads, parameters.device) if family.alibi else None
@@ -83,30 +83,30 @@ class PackedEncoder:
 
     def _states(self, packed: Packed) -> Tensor:
         if self._fused:
-            tables = [self._rotation.table(rope, packed.longest) for rope in self._ropes]
-            return self._fused(packed, tables, self._sights(packed))
+            tables = [self._rotary.table(rope, packed.longest) for rope in self._ropes]
+            return self._fused(packed, tables, self._masks(packed))
         if self.device.type == "cpu":
             packed = _with_room(packed, self._made_by_size)
         x = self._embedding(packed)
-        turns = [self._rotation(packed, rope) for rope in self._ropes]
-        sights = self._sights(packed)
+        rotaries = [self._rotary(packed, rope) for rope in self._ropes]
+        masks = self._masks(packed)
         if self.device.type == "cpu":
-            views = [cpu_attention.view(packed, sight, self._computed, len(x)) for sight in sights]
-            x = layer.passed_at_once()(x, self._kept, turns, views)
-        elif self._attend is varlen and all(sight.unbiased for sight in sights):
-            seen = [bounds(packed, sight) for sight in sights]
-            x = layer.passed_by_bounds_at_once()(x, self._kept, turns, seen)
+            views = [cpu_attention.view(packed, mask, self._computed, len(x)) for mask in masks]
+            x = layer.passed_at_once()(x, self._kept, rotaries, views)
+        elif self._attend is varlen and all(mask.unbiased for mask in masks):
+            seen = [varlen_batch(packed, mask) for mask in masks]
+            x = layer.passed_varlen_at_once()(x, self._kept, rotaries, seen)
         else:
             for one in self._layers:
-                q, k, v = layer.queried(x, one, turns)
-                x = layer.fed(x, self._attend(q, k, v, packed, sights[one.attention.sight]), one)
-        x = x[: packed.tokens.bounds[-1]]
+                q, k, v = layer.queried(x, one, rotaries)
+                x = layer.fed(x, self._attend(q, k, v, packed, masks[one.attention.mask]), one)
+        x = x[: packed.tokens.cu_seqlens[-1]]
         return self._final_norm(x) if self._final_norm else x
 
-    def _sights(self, packed: Packed) -> Sequence[Sight]:
+    def _masks(self, packed: Packed) -> Sequence[AttentionMask]:
         """What tokens see, in layers of each window."""
         bias = self._bias(rounded(packed.longest, 64)) if self._bias else None
-        return [Sight(self._family.causal, window, bias, self._slopes) for window in self._windows]
+        return [AttentionMask(self._family.causal, window, bias, self._slopes) for window in self._windows]
 
     def _layer(self, architecture: Architecture, parameters: Parameters, i: int) -> Layer:
         family, config = architecture.family, architecture.config
@@ -121,7 +121,7 @@ class PackedEncoder:
                 k_norm=parameters.norm(prefix + family.k_norm) if family.k_norm else None,
                 output=parameters.linear([prefix + family.attention_output], lay_out=self._lay_out),
                 rope=self._ropes.index(config.ropes[i]) if family.rotates else -1,
-                sight=self._windows.index(config.windows[i]),
+                mask=self._windows.index(config.windows[i]),
             ),
             attention_norm=parameters.norm(first) if f"{first}.weight" in parameters else None,
             between_norm=parameters.norm(prefix + family.between_norm) if family.between_norm else None,

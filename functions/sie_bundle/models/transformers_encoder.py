@@ -20,12 +20,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from sie_bundle.engine.attention import Attend, kernel
+from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.failure import is_out_of_memory, is_sound
 from sie_bundle.engine.finite import finite
 from sie_bundle.engine.linear import Linear, linear
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.row import Row
-from sie_bundle.engine.sight import Sight
 from sie_bundle.models import gliner
 from sie_bundle.models.checkpoint import Checkpoint
 from sie_bundle.models.family import GLINER
@@ -246,9 +246,9 @@ class TransformersEncoder:
         windows: set[int | None] = set()
         attend = self._attend
 
-        def noted(q: Tensor, k: Tensor, v: Tensor, packed: Packed, sight: Sight) -> Tensor:
-            windows.add(sight.window)
-            return attend(q, k, v, packed, sight)
+        def noted(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) -> Tensor:
+            windows.add(mask.window)
+            return attend(q, k, v, packed, mask)
 
         self._attend = noted
         try:
@@ -317,8 +317,8 @@ def _attention(
         query = query * own
     q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
     side = None if sliding_window is None else sliding_window - (causal or not own_way)
-    sight = Sight(causal=causal, window=side)
-    return attend(q, k, v, packed, sight)[None], None
+    mask = AttentionMask(causal=causal, window=side)
+    return attend(q, k, v, packed, mask)[None], None
 
 
 def _register() -> None:

@@ -6,7 +6,7 @@
 
 #include "multiply.h"
 
-struct Sight {
+struct Mask {
   int32_t causal;
   int32_t window;     // tokens to each side; -1: all
   const float* bias;  // [heads, side, side], or null
@@ -196,7 +196,7 @@ struct Added {
 struct Head {
   Rows queries;  // one for each of the text's tokens, of which keys and values of the first `seen` are in the room
   const HeadRoom& room;
-  const Sight& sight;
+  const Mask& mask;
   int tokens, seen, size, number;
   Number* out;  // in blocks of that width: into the head's columns from row `start` on
   long out_width, start;
@@ -206,13 +206,13 @@ struct Head {
     int first, rows, low, width;
   };
 
-  int window() const { return sight.window < 0 ? tokens : sight.window; }
-  bool added() const { return sight.bias || sight.slopes; }
+  int window() const { return mask.window < 0 ? tokens : mask.window; }
+  bool added() const { return mask.bias || mask.slopes; }
 
   Block block(int first) const {
     int rows = tokens - first < QUERIES ? tokens - first : QUERIES, last = first + rows - 1;
     int low = first > window() ? (first - window()) / PANEL * PANEL : 0;
-    int high = sight.causal ? last + 1 : last + window() + 1;
+    int high = mask.causal ? last + 1 : last + window() + 1;
     high = whole(high < seen ? high : seen);
     low = low < high ? low : high - PANEL;
     return {first, rows, low, high - low};
@@ -220,11 +220,11 @@ struct Head {
 
   Spans spans(const Block& of) const {
     Spans made;
-    made.same = !sight.causal && sight.window < 0;
+    made.same = !mask.causal && mask.window < 0;
     if (made.same) made.first = seen;
     for (int row = 0; row < of.rows && (added() || !made.same); row++) {
       int token = of.first + row, from = token > window() ? token - window() : 0;
-      int to = sight.causal ? token + 1 : token + window() + 1;
+      int to = mask.causal ? token + 1 : token + window() + 1;
       to = to < seen ? to : seen, to = to > of.low ? to : of.low;
       from = from < to ? from : to, from = from > of.low ? from : of.low;
       made.add(row, from - of.low, to - of.low);
@@ -251,8 +251,8 @@ struct Head {
   void add(const Block& of, const Spans& spans, int key, float* scores) const {
     for (int row = 0; row < of.rows; row++) {
       int token = of.first + row, from = spans.from[row], to = spans.to[row];
-      Added to_score{sight.bias ? sight.bias + (number * sight.side + token) * sight.side : nullptr,
-                     sight.slopes ? sight.slopes[number] : 0, token};
+      Added to_score{mask.bias ? mask.bias + (number * mask.side + token) * mask.side : nullptr,
+                     mask.slopes ? mask.slopes[number] : 0, token};
       for (int at = from > key ? from : key; at < to && at < key + PANEL; at++) {
         scores[row * PANEL + at - key] += POWER_STEP * LOG2_E * to_score(of.low + at);
       }

@@ -14,12 +14,12 @@
 struct Layer {
   Product qkv, output, up, gate, down;  // a gate of no rows is none
   Norm q_norm, k_norm, attention_norm, between_norm, output_norm;
-  int32_t turn;   // which of the batch's; -1: none
-  int32_t sight;  // which of the batch's
+  int32_t rotary;  // which of the batch's; -1: none
+  int32_t mask;    // which of the batch's
 };
 
 // The rotation of each place, [places][size] each.
-struct Turn {
+struct Rotary {
   const float* cosines;
   const float* sines;
 };
@@ -33,13 +33,13 @@ struct Pass {
   const int64_t* positions;  // [tokens]
   const int64_t* types;      // [tokens] or null: all are of the first
   const Layer* layers;
-  const Turn* turns;
-  const Sight* sights;
-  const int32_t* bounds;  // [texts + 1]
-  const int32_t* seen;    // [texts]: so many tokens of each, from its first, are attended to
+  const Rotary* rotaries;
+  const Mask* masks;
+  const int32_t* cu_seqlens;  // [texts + 1]
+  const int32_t* seen;        // [texts]: so many tokens of each, from its first, are attended to
   int32_t count, pre_norm, tokens, texts, longest, hidden, heads, key_heads, size, threads;
 
-  int start(int text) const { return bounds[text] - bounds[0]; }
+  int start(int text) const { return cu_seqlens[text] - cu_seqlens[0]; }
   // Where a token's state is given back.
   Line given(long row) const { return {states + row * hidden}; }
 };
@@ -121,35 +121,35 @@ struct Room {
   char* of_thread() const { return own + omp_get_thread_num() * (own_bytes + heads_bytes); }
 };
 
-// Queries or keys of one token, heads of that size, normed, turned by its place and scaled; room for three times as
+// Queries or keys of one token, heads of that size, normed, rotated by its place and scaled; room for three times as
 // many numbers.
 static inline void placed(const Rows& row, int heads, int size, const Norm& norm, const float* cosines,
                           const float* sines, float scale, float* room) {
   int wide = norm.exists ? norm.size : size, columns = whole(wide), half = size / 2;
-  float* __restrict x = room, * __restrict turned = room + columns;
+  float* __restrict x = room, * __restrict rotated = room + columns;
   Number* made = (Number*)(room + 2 * columns);
   for (int from = 0; from < heads * size; from += wide) {
     for (int at = 0; at < columns; at += WIDTH) store(x + at, within(load(row.place(0, from + at)), at, 0, wide, 0));
     if (norm.exists) normed_row({x}, norm, columns, {x}, nullptr, 0);
     for (int head = 0; cosines && head < wide; head += size) {
-      for (int i = 0; i < half; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i + half] * sines[i];
-      for (int i = half; i < size; i++) turned[head + i] = x[head + i] * cosines[i] + x[head + i - half] * sines[i];
+      for (int i = 0; i < half; i++) rotated[head + i] = x[head + i] * cosines[i] + x[head + i + half] * sines[i];
+      for (int i = half; i < size; i++) rotated[head + i] = x[head + i] * cosines[i] + x[head + i - half] * sines[i];
     }
-    for (int at = 0; at < columns; at += WIDTH) store(made + at, load((cosines ? turned : x) + at) * scale);
+    for (int at = 0; at < columns; at += WIDTH) store(made + at, load((cosines ? rotated : x) + at) * scale);
     for (int at = 0; at < wide; at += PANEL) {
       memcpy(row.place(0, from + at), made + at, (wide - at < PANEL ? wide - at : PANEL) * sizeof(Number));
     }
   }
 }
 
-// Some tokens' queries or keys of some heads, normed, turned and scaled.
+// Some tokens' queries or keys of some heads, normed, rotated and scaled.
 static inline void placed(const Pass& of, const Layer& layer, const Norm& norm, const Rows& rows, int heads, int token,
                           int tokens, float scale, char* own) {
-  if (!norm.exists && layer.turn < 0) return;
+  if (!norm.exists && layer.rotary < 0) return;
   for (int i = 0; i < tokens; i++) {
-    long at = layer.turn < 0 ? 0 : of.positions[token + i] * of.size;
-    const float* cosines = layer.turn < 0 ? nullptr : of.turns[layer.turn].cosines + at;
-    const float* sines = layer.turn < 0 ? nullptr : of.turns[layer.turn].sines + at;
+    long at = layer.rotary < 0 ? 0 : of.positions[token + i] * of.size;
+    const float* cosines = layer.rotary < 0 ? nullptr : of.rotaries[layer.rotary].cosines + at;
+    const float* sines = layer.rotary < 0 ? nullptr : of.rotaries[layer.rotary].sines + at;
     placed(rows.from(i, 0), heads, of.size, norm, cosines, sines, scale, (float*)own);
   }
 }
@@ -179,8 +179,8 @@ static void attended(const Pass& of, const Layer& layer, const Room& room, char*
   pack_keys(keys, seen, of.size, head_room.keys);
   pack_values(values, seen, of.size, head_room.values);
   for (int i = 0; i < each; i++) {
-    Head{queries.from(0, i * of.size), head_room, of.sights[layer.sight], tokens, seen, of.size,
-         key_head * each + i,          room.seen, layer.output.inward,    start}
+    Head{queries.from(0, i * of.size), head_room, of.masks[layer.mask], tokens, seen, of.size,
+         key_head * each + i,          room.seen, layer.output.inward,  start}
         .attend();
   }
 }
@@ -224,7 +224,7 @@ static void queried(const Pass& of, const Layer& layer, const Room& room, char* 
   Scaled scaled(of, layer, of.heads);
   multiplied(room.normed + (long)first * of.hidden, rows, layer.qkv, first_panel(layer.output), (float*)own, qkv,
              scaled);
-  if (!layer.q_norm.exists && layer.turn < 0) return;
+  if (!layer.q_norm.exists && layer.rotary < 0) return;
 #pragma omp for schedule(static)
   for (int row = 0; row < rows; row++) {
     placed(of, layer, layer.q_norm, qkv.from(row, 0), of.heads, first + row, 1, scaled.behind_norm, own);
@@ -357,13 +357,13 @@ static void passed(const Pass& of) {
 // Texts from one on that go through all layers together: no more than rows do between two attentions, or a longer one;
 // and about as many each time, for a few by themselves take a third longer each.
 static Pass texts_from(const Pass& of, int first) {
-  const int32_t* bounds = of.bounds + first;
-  auto rows = [=](int texts) { return bounds[texts] - bounds[0]; };
+  const int32_t* cu_seqlens = of.cu_seqlens + first;
+  auto rows = [=](int texts) { return cu_seqlens[texts] - cu_seqlens[0]; };
   int texts = 1, left = of.texts - first, passes = (rows(left) + ROWS - 1) / ROWS, even = rows(left) / passes;
   while (texts < left && rows(texts + 1) <= ROWS && rows(texts) + rows(texts + 1) <= 2 * even) texts++;
   Pass some = of;
-  long start = bounds[0] - of.bounds[0];
-  some.texts = texts, some.tokens = rows(texts), some.bounds = bounds, some.seen += first;
+  long start = cu_seqlens[0] - of.cu_seqlens[0];
+  some.texts = texts, some.tokens = rows(texts), some.cu_seqlens = cu_seqlens, some.seen += first;
   some.states += start * of.hidden, some.ids += start, some.positions += start;
   if (of.types) some.types += start;
   return some;

@@ -6,15 +6,15 @@
 enum Kind { CLS, MEAN, LAST, WEIGHTED_MEAN };
 
 struct Pooling {
-  const float* states;    // [tokens][size]
-  const int32_t* bounds;  // [texts + 1], in the order of the states
-  const int64_t* places;  // [texts]: which of them each vector is of
-  float* vectors;         // [texts][size], out
+  const float* states;        // [tokens][size]
+  const int32_t* cu_seqlens;  // [texts + 1], in the order of the states
+  const int64_t* places;      // [texts]: which of them each vector is of
+  float* vectors;             // [texts][size], out
   int32_t texts, size, kind, unit;
 };
 
 static inline void pooled(const Pooling& of, int text) {
-  long first = of.bounds[of.places[text]], last = of.bounds[of.places[text] + 1];
+  long first = of.cu_seqlens[of.places[text]], last = of.cu_seqlens[of.places[text] + 1];
   float weights = 0, *to = of.vectors + (long)text * of.size;
   memset(to, 0, of.size * sizeof(float));
   for (long token = of.kind == LAST ? last - 1 : first; token < (of.kind == CLS ? first + 1 : last); token++) {

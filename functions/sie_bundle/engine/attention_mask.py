@@ -1,4 +1,4 @@
-"""Sight: what a token sees of its own text. A few words of data that every attention kernel reads."""
+"""The attention mask as data: what a token sees of its own text. Every attention kernel reads it."""
 
 # No annotations from the future: ``compiled``.
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class Sight(NamedTuple):
+class AttentionMask(NamedTuple):
     """Without any of these, a token sees its whole text."""
 
     causal: bool = False
