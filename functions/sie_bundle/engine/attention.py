@@ -1,8 +1,9 @@
 """Attention on packed rows: each text attends to itself alone, with no padding and no mask between texts.
 
 Owns the contract, `Attend`, the choice of a kernel per device, and the kernels for GPUs: torch's own varlen,
-flash-attention's, and padded texts for what neither takes: biases, float32, and GPUs before Ampere. All of them and
-``cpu_attention`` serve full, causal and windowed attention and a query's augmentation.
+flash-attention's, and padded texts for what neither takes: biases, windows where a query is augmented, float32, and
+GPUs before Ampere. With them and with ``cpu_attention`` there are full, causal and windowed attention and a query's
+augmentation.
 
 Scores are those of 1706.03762: products of queries and keys, divided by sqrt(head_dim).
 """
@@ -23,7 +24,7 @@ from sie_bundle.engine.attention_mask import AttentionMask, sloped
 from sie_bundle.engine.cpu_attention import attend
 from sie_bundle.engine.packing import Packed, buckets
 from sie_bundle.engine.transfer import moved
-from sie_bundle.engine.varlen_attention import attend_varlen, varlen_batch
+from sie_bundle.engine.varlen_attention import attend_varlen, takes, varlen_batch
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Packed, AttentionMask], Tensor]
 """(q [T, heads, head_dim], k and v [T, key heads, head_dim], packed, mask) to [T, heads, head_dim], all packed."""
@@ -51,7 +52,7 @@ def kernel(device: torch.device, dtype: torch.dtype) -> Attend:
 
 def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) -> Tensor:
     """flash-attention's varlen kernel (2307.08691), for a torch that is built without it; float16 or bfloat16."""
-    if not mask.unbiased:
+    if not takes(packed, mask):
         return padded(q, k, v, packed, mask)
     from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found,unused-ignore]
 
@@ -74,7 +75,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, packed: Packed, mask: AttentionMask) -> Tensor:
     """torch's own varlen kernel; GPU, float16 or bfloat16."""
-    if not mask.unbiased:
+    if not takes(packed, mask):
         return padded(q, k, v, packed, mask)
     return attend_varlen(q, k, v, varlen_batch(packed, mask))
 

@@ -33,8 +33,14 @@ class VarlenBatch(NamedTuple):
     window_right: int
 
 
+def takes(packed: Packed, mask: AttentionMask) -> bool:
+    """Whether the kernel computes that: it adds nothing to scores, and counts places from the last query and key, which
+    is another token where not all are attended to."""
+    return mask.unbiased and (packed.keys is None or (mask.window is None and not mask.causal))
+
+
 def varlen_batch(packed: Packed, mask: AttentionMask) -> VarlenBatch:
-    """A batch as the kernel is told of it. ``mask``: without a bias."""
+    """A batch as the kernel is told of it. ``mask``: one that it `takes`."""
     side = -1 if mask.window is None else mask.window
     keys, longest = packed.cu_seqlens, packed.longest
     if packed.keys is not None:

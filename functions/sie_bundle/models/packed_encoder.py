@@ -25,7 +25,7 @@ from sie_bundle.engine.linear import Activation, LayOut, linear, plain
 from sie_bundle.engine.packing import Packed
 from sie_bundle.engine.positions import RelativeBias, RotaryTables, slopes
 from sie_bundle.engine.rope import Rope
-from sie_bundle.engine.varlen_attention import varlen_batch
+from sie_bundle.engine.varlen_attention import takes, varlen_batch
 from sie_bundle.models.activations import activation
 from sie_bundle.models.architecture import Architecture
 from sie_bundle.models.parameters import Parameters
@@ -93,7 +93,7 @@ class PackedEncoder:
         if self.device.type == "cpu":
             views = [cpu_attention.view(packed, mask, self._computed, len(x)) for mask in masks]
             x = layer.passed_at_once()(x, self._kept, rotaries, views)
-        elif self._attend is varlen and all(mask.unbiased for mask in masks):
+        elif self._attend is varlen and all(takes(packed, mask) for mask in masks):
             seen = [varlen_batch(packed, mask) for mask in masks]
             x = layer.passed_varlen_at_once()(x, self._kept, rotaries, seen)
         else:
