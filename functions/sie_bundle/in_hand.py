@@ -49,7 +49,7 @@ class InHand:
         if len(self._withdrawn) > WITHDRAWN:
             self._withdrawn.popitem(last=False)
         for task in [task for task, in_hand in self._tasks.items() if in_hand == work_id]:
-            task.cancel()
+            asyncio.get_running_loop().call_soon(task.cancel)  # behind its first step, else it would settle nothing
 
     async def unless_withdrawn(self, delivery: Delivery, settle: Callable[[Delivery], Awaitable[None]]) -> None:
         """Settle the delivery so; one that is withdrawn, before or meanwhile, is just over."""

@@ -170,6 +170,7 @@ def test_outputs_that_are_not_what_the_spec_says_are_refused_when_the_model_is_l
         ({"score": {"kind": "cross_encoder"}}, {"logits": ones(2, 1)}),
         (CLASSES, {"logits": ones(2, 3)}),
         (SPARSE, {"sparse": [ROW, ROW]}),
+        (SPARSE, {"dense": ones(2, 4), "sparse": [ROW, ROW]}),  # no task asks for its dense vectors
         ({"multivector": {"dim": 4}, "score": {"kind": "maxsim"}}, {"multivector": [ones(3, 4), ones(4, 4)]}),
         ({"extract": {"kind": "entities"}}, {"token_logits": [ones(3, 3), ones(4, 3)]}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,13 @@ import pytest
 import torch
 
 from sie_bundle.models.checkpoint import Checkpoint
+from sie_bundle.models.model import EncoderModel
 from sie_bundle.models.parameters import Parameters
 from sie_bundle.models.transformers_encoder import Body
+from sie_bundle.models.transformers_library import library
+from sie_bundle.weights.source import classify
+from sie_sdk.errors import ModelLoadFailedError
+from tests.bundle.test_families import load
 from tests.bundle.test_transformers_encoder import CPU, spec_of
 from tests.golden import random_models
 
@@ -44,3 +50,28 @@ def test_late_tokens_are_turned_in_bfloat16_as_in_float32_and_a_long_text_stays_
             made.append(body(ids)[0].float())
     assert (turned[0] - turned[1]).abs().max() < 0.01
     assert torch.cosine_similarity(made[0], made[1], dim=-1).min() > 0.999
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (OSError("no file named model.safetensors"), "corrupt"),
+        (KeyError("a tensor"), "corrupt"),
+        (OSError(errno.EMFILE, "Too many open files"), "unknown"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), "memory"),
+        (ImportError("requires tiktoken"), "unknown"),
+    ],
+)
+def test_what_the_machine_lacks_is_nothing_against_the_files(
+    failure: Exception, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(load("deberta-v2", tmp_path).spec, tmp_path)
+
+    def fails(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(library().AutoModel, "from_pretrained", fails)
+    with pytest.raises(ModelLoadFailedError, match="transformers cannot load") as caught:
+        EncoderModel(checkpoint, precision_wanted="float32")
+    assert classify(caught.value) == reason

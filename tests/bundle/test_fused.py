@@ -14,12 +14,13 @@ from torch import Tensor
 from sie_bundle.engine import cpu_attention, layer
 from sie_bundle.engine.attention_mask import AttentionMask
 from sie_bundle.engine.embedding import Embedding
-from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, checked, panels
+from sie_bundle.engine.fused import ACTIVATIONS, PANEL, Fused, panels
 from sie_bundle.engine.layer import Attention, FeedForward, Layer, Norm
 from sie_bundle.engine.linear import Product, plain
 from sie_bundle.engine.packing import Packed, pack
 from sie_bundle.engine.positions import Rotary
 from sie_bundle.engine.row import Row, row
+from sie_bundle.engine.shapes import checked
 from sie_sdk.errors import ModelLoadFailedError
 from tests.bundle import variants
 
@@ -301,63 +302,6 @@ def test_a_panel_holds_thirty_two_columns_in_whole_units() -> None:
     assert laid[0, 3, 5, 1] == weight[5, 7] and laid[1, 2, 1, 0] == weight[33, 4]
     assert not laid[1, :, 8:].any() and not laid[:, 17:].any()
     assert panels(weight.float(), 1)[1, 32, 7] == weight[39, 32]
-
-
-def broken(**changes: object) -> Layer:
-    of = a_layer()
-    attention, forward = of.attention, of.feed_forward
-    named = {
-        "qkv": lambda v: of._replace(attention=attention._replace(qkv=v)),
-        "output": lambda v: of._replace(attention=attention._replace(output=v)),
-        "heads": lambda v: of._replace(attention=attention._replace(heads=v)),
-        "q_norm": lambda v: of._replace(attention=attention._replace(q_norm=v)),
-        "norms": lambda v: of._replace(attention=attention._replace(q_norm=v[0], k_norm=v[1])),
-        "up": lambda v: of._replace(feed_forward=forward._replace(up=v)),
-        "gate": lambda v: of._replace(feed_forward=forward._replace(gate=v)),
-        "down": lambda v: of._replace(feed_forward=forward._replace(down=v)),
-        "output_norm": lambda v: of._replace(output_norm=v),
-    }
-    ((name, value),) = changes.items()
-    return named[name](value)
-
-
-@pytest.mark.parametrize(
-    "contradicting",
-    [
-        broken(qkv=product(190, 64)),
-        broken(qkv=product(192, 64)._replace(bias=random(191))),
-        broken(output=product(64, 32)),
-        broken(heads=5),
-        a_layer(heads=5, key_heads=2),
-        broken(q_norm=norm(33)),
-        broken(q_norm=norm(32)),
-        broken(norms=(norm(32), norm(64))),
-        broken(norms=(norm(64), norm(32))),
-        broken(norms=(norm(32)._replace(bias=random(31)), norm(32))),
-        broken(up=product(95, 64)),
-        broken(gate=product(95, 64)),
-        broken(down=product(63, 96)),
-        broken(output_norm=norm(65)),
-        broken(output_norm=norm(64)._replace(bias=random(3))),
-    ],
-)
-def test_shapes_that_contradict_each_other_are_refused_before_anything_reads_beyond_them(contradicting: Layer) -> None:
-    tables = words_only(random(9, 64))
-    list(checked(tables, [a_layer()], None))
-    with pytest.raises(ModelLoadFailedError, match="contradict"):
-        list(checked(tables, [contradicting], None))
-    with pytest.raises(ModelLoadFailedError, match="of layer 1"):
-        list(checked(tables, [a_layer(), contradicting], None))
-
-
-def test_norms_of_heads_are_of_one_kind_in_all_layers_by_which_a_pass_goes_through_its_heads() -> None:
-    tables, kinds = words_only(random(9, 64)), [a_layer(), a_layer(q_norm=32), a_layer(q_norm=64)]
-    for first in kinds:
-        list(checked(tables, [first, first], None))
-        for other in kinds:
-            if other is not first:
-                with pytest.raises(ModelLoadFailedError, match="of layer 1"):
-                    list(checked(tables, [first, other], None))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ Every head of every family as it usually is: ``test_families``.
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from tests.golden.random_kinds import KINDS
 
 UNTIED = {"tie_word_embeddings": False}
 SPLADES = ["bert-splade", "roberta-splade", "distilbert-splade", "mpnet-splade", "modernbert-splade", "albert-splade"]
+HEADS = ["bert", "bert-splade", "bge-m3", "bert-reranker", "bert-ner", "qwen3-reranker", "deberta-v2-nli"]
 CAP = "final_logit_softcapping"
 DECODERS = {"bert-splade": "cls.predictions.decoder", "modernbert-splade": "decoder"}
 
@@ -222,3 +225,14 @@ def test_queries_of_a_causal_model_are_not_filled_up_with_what_is_not_seen(tmp_p
     else:
         with pytest.raises(ModelLoadFailedError, match="without being seen"):
             Checkpoint(spec, tmp_path)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_no_head_holds_the_files_open_that_it_came_from(kind: str, tmp_path: Path) -> None:
+    model = load(kind, tmp_path)
+    checkpoint = Checkpoint(model.spec, tmp_path)
+    files = weakref.ref(checkpoint.tensors)
+    again = EncoderModel(checkpoint, precision_wanted="float32")
+    del checkpoint
+    gc.collect()
+    assert files() is None and again.heads == model.heads

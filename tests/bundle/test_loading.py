@@ -82,7 +82,7 @@ async def test_a_model_comes_back_from_host_memory_on_one_core_without_stepping_
 ) -> None:
     loader = Loader(None, tmp_path, "cpu", "float32")
     opened = await loader.open(tiny_model.spec(tiny_folder))
-    kept = await loader.keep(opened, await loader.make(opened, behind=False))
+    kept = await loader.keep(opened, loader.fit_of(await loader.make(opened, behind=False)))
     seen: list[tuple[int, int]] = []
     init = EncoderModel.__init__
 
@@ -176,7 +176,7 @@ async def test_a_cuda_devices_checkpoints_are_pinned_and_give_the_same_model(tin
     loader = Loader(None, tmp_path, "cuda", "float32")
     opened = await loader.open(tiny_model.spec(tiny_folder))
     model = await loader.make(opened, behind=False)
-    kept = await loader.keep(opened, model)
+    kept = await loader.keep(opened, loader.fit_of(model))
     assert kept.checkpoint.tensors and all(tensor.is_pinned() for tensor in kept.checkpoint.tensors.values())
     again = await loader.make(kept, behind=False)
     rows: list[Row] = model.tokenizer.rows(["hello world"], 32)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +27,7 @@ from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.pinned import LEAST, MOST, Pinned, pin, size_of_slab
 from tests import tiny_model
 from tests.bundle.residencies import ROOMY, Clock, specs
+from tests.bundle.test_families import load
 from tests.conftest import eventually
 
 MIB = 1 << 20
@@ -165,6 +168,65 @@ async def test_what_was_let_go_is_returned_once_when_nobody_loads_from_it_any_mo
     kept.used = Memory(99, 100)
     kept.host.ease()
     assert kept.host.kept.names() == () and kept.returned == [MIB, 0], second
+    kept.loader.close()
+
+
+async def test_what_was_copied_of_a_checkpoint_before_memory_ran_out_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pinned, "LEAST", 1 << 10)
+    monkeypatch.setattr(pinned, "MOST", 1 << 14)
+    copied = list[int]()
+
+    def pages(size: int) -> Tensor:
+        if copied:
+            raise RuntimeError("CUDA error: out of memory")
+        copied.append(size)
+        return torch.empty(size, dtype=torch.uint8)
+
+    monkeypatch.setattr(pinned, "_pages", pages)
+    kept = Kept(tmp_path, 10 * MIB, monkeypatch)
+    await kept.keep(await kept.loader.open(specs(tiny_model.make(tmp_path / "tiny"), 1)[0]))
+    assert copied and kept.host.kept.names() == ()
+    for _ in range(2):
+        kept.host.ease()
+    assert kept.returned == [0]
+    kept.loader.close()
+
+
+async def test_a_model_makes_way_while_its_checkpoint_is_copied(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def pages(size: int) -> Tensor:
+        begun.set()
+        assert go_on.wait(60)
+        return torch.empty(size, dtype=torch.uint8)
+
+    monkeypatch.setattr(pinned, "_pages", pages)
+    kept = Kept(tmp_path, 10 * MIB, monkeypatch)
+    opened = await kept.loader.open(specs(tiny_folder, 1)[0])
+    model = await kept.loader.make(opened, behind=False)
+    kept.host.keep(opened, model)
+    await asyncio.to_thread(begun.wait, 60)
+    in_use = weakref.ref(model)
+    del model
+    assert in_use() is None
+    go_on.set()
+    await eventually(lambda: not kept.host.busy)
+    assert len(kept.host.kept.names()) == 1
+    kept.loader.close()
+
+
+@pytest.mark.parametrize(("kind", "copied"), [("bert", 1), ("deberta-v2", 0)])
+async def test_what_transformers_reads_from_its_folder_all_the_same_is_not_copied(
+    kind: str, copied: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = load(kind, tmp_path / "model").spec
+    kept = Kept(tmp_path, 10 * MIB, monkeypatch)
+    await kept.keep(await kept.loader.open(spec))
+    assert len(kept.host.kept.names()) == copied
     kept.loader.close()
 
 

@@ -17,6 +17,7 @@ from sie_bundle.residency.loading import Loader
 from sie_bundle.residency.memory import Memory
 from sie_bundle.residency.pressure import FREE_S
 from sie_bundle.residency.residency import Residency
+from sie_bundle.residency.tier import base
 from sie_config.model.model_spec import ModelSpec
 from sie_sdk.errors import ModelLoadFailedError, OutOfMemoryError
 from tests import tiny_model
@@ -363,3 +364,18 @@ async def test_a_checkpoint_that_host_memory_cannot_hold_drives_no_other_out(
         pass
     await models.model(small)
     assert made.from_disk == [small.id, large.id]
+
+
+async def test_a_load_that_finds_no_room_keeps_its_checkpoint_in_host_memory(
+    tiny_folder: Path, loads: Loads, clock: Clock, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency_module, "RELEASE_S", 0.05)
+    used = ROOMY
+    models = residency(tiny_folder, loads, clock, max_bytes=size, reading=lambda: used)
+    a, b = specs(tiny_folder, 2)
+    await models.model(a)
+    in_use = await models.model(b)
+    used = Memory(99, 100)
+    with pytest.raises(OutOfMemoryError, match="while others are in use"):
+        await models.model(a)
+    assert {a.id, b.id} == {base(name) for name in models._host.kept.names()}, in_use

@@ -1,4 +1,4 @@
-"""Residency: how long a model counts as in use."""
+"""Residency: how long a model counts as in use, and what goes once it does not; what is told of one that never fits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from sie_bundle.engine.cost import Fit
 from sie_bundle.engine.executor import Executor
 from sie_bundle.engine.outputs import Outputs
 from sie_bundle.engine.row import Row
+from sie_bundle.models.model import Model
+from sie_bundle.residency import residency as residency_module
 from tests import tiny_model
-from tests.bundle.residencies import Clock, Loads, residency
+from tests.bundle.residencies import Clock, Loads, residency, specs
 from tests.conftest import eventually
 
 
@@ -74,3 +76,39 @@ async def test_a_model_is_in_use_no_longer_than_its_last_request_even_if_that_fa
         gc.enable()
         await asyncio.to_thread(executor.close)
     assert models.bytes == 0
+
+
+async def test_what_was_taken_back_goes_once_nobody_uses_it_and_more_is_held_than_the_limit(
+    tiny_folder: Path, tiny: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency_module, "RELEASE_S", 0.05)
+    clock, size = Clock(), tiny.bytes
+    models = residency(tiny_folder, Loads(), clock, max_bytes=size)
+    a, b = specs(tiny_folder, 2)
+    in_use = await models.model(a)
+    clock.now += 10
+    await models.model(b)  # beside it, over the limit
+    assert await models.model(a) is in_use
+    await eventually(lambda: models.ease() or models.bytes == size)  # once this task has let go of what it was given
+    assert models.resident() == (a.id,)
+    del in_use
+    models.ease()
+    assert models.bytes == size and models.resident() == (a.id,), "within the limit nobody goes"
+
+
+async def test_a_pinned_model_that_is_too_large_is_not_told_of_every_second(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slept = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise asyncio.CancelledError
+
+    (large,) = specs(tiny_folder, 1)
+    models = residency(tiny_folder, Loads(), Clock(), max_bytes=1000)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await models.hold(large)
+    assert slept == [60, 60] and "more than SIE_MODEL_BYTES allows" in caplog.text

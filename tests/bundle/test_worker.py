@@ -291,6 +291,23 @@ async def test_work_that_is_withdrawn_ends_unanswered_and_is_over(broker: Broker
     assert counting.seen == ["gone", "stays"]
 
 
+async def test_work_that_is_withdrawn_before_its_first_step_is_acknowledged_all_the_same() -> None:
+    in_hand, settled = InHand(), list[str]()
+
+    class Early:
+        work = work("early")
+
+        async def ack(self) -> None:
+            settled.append("acked")
+
+    in_hand.begin(
+        "early", in_hand.unless_withdrawn(cast(Delivery, Early()), lambda delivery: asyncio.sleep(60)), lambda: None
+    )
+    in_hand.withdraw("early")
+    await eventually(lambda: not len(in_hand))
+    assert settled == ["acked"]
+
+
 async def test_work_that_was_withdrawn_on_its_way_is_not_begun() -> None:
     in_hand, settled = InHand(), list[str]()
 

@@ -134,6 +134,12 @@ class Checkpoint:
             return gliner.architecture(self.folder, self.tensors)
         return architecture.architecture(self.spec.family, self.folder)
 
+    @property
+    def read_by_transformers(self) -> bool:
+        """Whether it reads the body from the folder, and not from `tensors`."""
+        described = self.spec.family in family.FAMILIES and not isinstance(self.tensors, Merged)
+        return described and self.architecture.family.way != "packed"
+
     def _check(self) -> None:
         spec, config = self.spec, self.architecture.config
         if (dense := spec.tasks.dense) and not dense.projection and config.hidden_size != dense.dim:

@@ -150,12 +150,13 @@ def _sparse(task: Sparse, checkpoint: Checkpoint, parameters: Parameters) -> Hea
     if not (description := checkpoint.architecture.family.masked_lm):
         raise ModelLoadFailedError(f"The family {checkpoint.spec.family!r} has no masked language model's head here.")
     layers = parameters.head(description, vocabulary=True)
-    cap = checkpoint.architecture.config.final_logit_softcapping
+    config = checkpoint.architecture.config  # and not the checkpoint, whose files would stay open with the model
+    cap, vocabulary = config.final_logit_softcapping, config.vocab_size
 
     def head(states: Tensor, packed: Packed, texts: Sequence[int]) -> list[SparseRow]:
         rows: list[SparseRow] = []
         entries = entries_on_host if states.device.type == "cpu" else entries_on_device
-        for some in _at_once(packed.groups, checkpoint.architecture.config.vocab_size):
+        for some in _at_once(packed.groups, vocabulary):
             best = _capped(torch.cat([_best(layers, group.view(states)) for group in some]), cap)
             rows += entries(torch.log1p(torch.relu(best)))
         return [rows[place] for place in packed.places[list(texts)].tolist()]

@@ -346,7 +346,10 @@ def _read(checkpoint: Checkpoint) -> Any:
                 None if source else folder, **source, **wanted, dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, AssertionError, SafetensorError) as failure:
-        raise ModelLoadFailedError(f"transformers cannot load {folder}: {failure}.", reason="corrupt") from failure
+        told = f"transformers cannot load {folder}: {failure}."
+        # Not what the system or this installation lacks, for which no file is to be fetched again.
+        here = isinstance(failure, ImportError) or getattr(failure, "errno", None) or is_out_of_memory(failure)
+        raise (ModelLoadFailedError(told) if here else ModelLoadFailedError(told, reason="corrupt")) from failure
     body = whole.get_encoder() if whole.config.is_encoder_decoder else whole
     used = {id(parameter) for parameter in body.parameters()}
     needed = {name for name, parameter in whole.named_parameters() if id(parameter) in used and "pooler" not in name}

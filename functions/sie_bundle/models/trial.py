@@ -118,7 +118,8 @@ def _size(model: Model, tasks: Tasks, head: str) -> int:
     """What the last axis of an output has to be; 0: that is not known."""
     name = head.partition(":")[0].replace("pooled", "dense")
     if name in ("dense", "multivector"):
-        return int(getattr(tasks, name).dim)
+        task = getattr(tasks, name)
+        return int(task.dim) if task else 0  # of a head that no task of the spec asks for
     if name == "yes_no":
         return 1
     return len(model.labels) if "logits" in name and tasks.extract else 0

@@ -17,6 +17,7 @@ from sie_bundle.residency.tier import Tier
 from sie_config.model.variant import key_of, name_of
 
 if TYPE_CHECKING:
+    from sie_bundle.engine.cost import Fit
     from sie_bundle.models.model import Model
 
 log = logging.getLogger("sie.bundle.host")
@@ -58,13 +59,18 @@ class Host:
         return bool(self._keeping)
 
     def keep(self, opened: Opened, model: Model) -> None:
-        """Keep the checkpoint from now on, beside everything else, if there is room for it."""
-        keeping = asyncio.create_task(self._keep(opened, model))
+        """Keep the checkpoint of a model from now on, beside everything else, if there is room for it."""
+        if not self._loader.keeps(opened):
+            return
+        # Not the model: it would be in use for as long as its checkpoint is copied.
+        keeping = asyncio.create_task(self._keep(opened, self._loader.fit_of(model)))
         self._keeping.add(keeping)
         keeping.add_done_callback(self._keeping.discard)
 
     def ease(self) -> None:
-        """Let one go where they are copies and the machine is short of memory, and return theirs. From any thread."""
+        """Let go what is over the limit, one more where they are copies and the machine is short of memory, and return
+        what was theirs. From any thread."""
+        self.kept.trim()
         if not self._loader.pins:
             return
         if self._reading().over(self._percent) > 0:
@@ -74,13 +80,13 @@ class Host:
             self._returned = gone
             self._loader.unpin()
 
-    async def _keep(self, opened: Opened, model: Model) -> None:
+    async def _keep(self, opened: Opened, fit: Fit | None) -> None:
         name = key_of(opened.checkpoint.spec)
         # What cannot fit would only drive the others out.
         if opened.bytes > self.kept.most(name) or not self.kept.make_room(name, opened.bytes):
             return
         try:
-            kept = await self._loader.keep(opened, model)
+            kept = await self._loader.keep(opened, fit)
             self.kept.put(name, kept, kept.bytes)
             if kept.bytes > self.kept.most(name):
                 self.kept.let_go(name)
@@ -88,5 +94,6 @@ class Host:
                 self.kept.make_room(name, 0)  # where it takes more than its files
         except (MemoryError, RuntimeError) as error:
             log.warning("%s is not kept in the host's memory: %s", name_of(opened.checkpoint.spec), error)
+            self._returned = -1  # nor is what was copied until then
         finally:
             self.kept.release(name)

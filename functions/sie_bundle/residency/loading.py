@@ -176,15 +176,26 @@ class Loader:
                 fresh.shutdown(wait=False)
         return made.pop()
 
-    async def keep(self, opened: Opened, model: Model) -> Opened:
-        """The checkpoint as the host's memory holds it: mapped for a CPU, copied to pinned pages for a CUDA device."""
+    def keeps(self, opened: Opened) -> bool:
+        """Whether a model is made of its checkpoint in the host's memory, or that costs nothing: it is mapped."""
+        return not (self.pins and opened.checkpoint.read_by_transformers)
+
+    def fit_of(self, model: Model) -> Fit | None:
+        """What is known of a model of this package, and is true of it once more when it is made again."""
         from sie_bundle.models.model import EncoderModel
+
+        return model.fit if type(model) is EncoderModel else None
+
+    async def keep(self, opened: Opened, fit: Fit | None) -> Opened:
+        """The checkpoint as the host's memory holds it: mapped for a CPU, copied to pinned pages for a CUDA device.
+
+        ``fit``: see `Opened`.
+        """
         from sie_bundle.residency.pinned import pin
 
         size = opened.bytes
         if self.pins:
             size = await asyncio.get_running_loop().run_in_executor(_one_core(NICENESS), pin, opened.checkpoint)
-        fit = model.fit if type(model) is EncoderModel else None
         return Opened(opened.checkpoint, size, opened.least, fit, kept=True)
 
     def unpin(self) -> None:

@@ -49,6 +49,9 @@ SUPERSEDED_S = 30.0
 WATCH_S = 1.0
 """How often the machine's memory is looked at."""
 
+HOPELESS_S = 60.0
+"""How often a pinned model is asked for whose failure time does not mend."""
+
 
 class Residency:
     """The models of one device.
@@ -202,8 +205,12 @@ class Residency:
         return name is not None
 
     def ease(self) -> bool:
-        """Under high pressure let one model go, unless it is the only one; returns whether the pressure is high."""
+        """Let go what is over the limit, and under high pressure one model, unless it is the only one.
+
+        Returns whether the pressure is high.
+        """
         self._host.ease()
+        self._models.trim()
         if self._pressure.over() <= 0 or not self._models.names() or self._pressure.over_without_kept() <= 0:
             return False
         if len(self._models.names()) > 1 and (name := self._models.relieve()) is not None:
@@ -235,7 +242,7 @@ class Residency:
                 await self.model(spec, "" if spec.chosen.lora is None else spec.default_profile)
             except SIEError as error:
                 log.warning("pinned model %s is not loaded: %s", name_of(spec), error)
-                await asyncio.sleep(error.retry_after or WATCH_S)
+                await asyncio.sleep(error.retry_after or HOPELESS_S)
             else:
                 return
 
@@ -262,7 +269,8 @@ class Residency:
                 log.exception("loading %s failed", name_of(spec))
             if self._device_found is not None:  # else the cause may be that it is not there: nothing against the model
                 await self._device_found.wait()
-            self._host.kept.let_go(key_of(spec))
+            if classify(error) != "memory":  # for which the checkpoint can do nothing
+                self._host.kept.let_go(key_of(spec))
             told = await self._failed(spec, error)
         else:
             self._came(spec, model, began, "disk" if opened is None else "host memory")

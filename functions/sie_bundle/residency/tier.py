@@ -176,6 +176,13 @@ class Tier(Generic[T]):
                     return each.name
             return None
 
+    def trim(self) -> None:
+        """Let those go that nobody uses while more is held than the limit allows: some were taken back."""
+        with self._lock:
+            for each in eviction.order(self._held(), self._clock()):
+                if self.bytes > self.limit:
+                    self.let_go(each.name, idle=True)
+
     def retire(self, idle_s: float) -> list[str]:
         """Let go what has a version that was used later, and was not used itself for so long; returns the names."""
         with self._lock:
