@@ -122,7 +122,7 @@ async def test_work_in_the_queue_starts_a_bundle_and_its_end_stops_it(up: Up) ->
     async with up() as platform, work_queued(platform) as broker:
         await eventually(lambda: platform.bundles() == 1)
         await broker.nc.jetstream().purge_stream("WORK_default")
-        await eventually(lambda: platform.bundles() == 0 and len(platform.processes()) == 4, deadline_s=15)
+        await eventually(lambda: platform.bundles() == 0 and len(platform.processes()) == 4)
 
 
 async def test_a_killed_process_is_started_again_and_reported(up: Up) -> None:
@@ -141,12 +141,12 @@ async def test_a_bundle_outlives_the_demand_holder_however_long_that_one_is_away
         bundle = platform.processes()["minilm.cpu.default-1"].pid
         for times in range(1, 5):  # dead for 0.5, 1, 2 and 4 s; an idle bundle leaves after 3 s
             os.kill(platform.processes()["demand"].pid, signal.SIGKILL)
-            await eventually(partial(restarted, platform, "demand", times), deadline_s=15)
+            await eventually(partial(restarted, platform, "demand", times))
         await eventually(lambda: platform.processes()["demand"].state == "ready")
         await eventually(lambda: platform.bundles() == 1)
         assert platform.processes()["minilm.cpu.default-1"].pid == bundle
         await broker.nc.jetstream().purge_stream("WORK_default")
-        await eventually(lambda: platform.bundles() == 0, deadline_s=15)
+        await eventually(lambda: platform.bundles() == 0)
 
 
 async def test_a_start_that_fails_is_told_with_the_last_words_and_leaves_nothing(up: Up) -> None:
