@@ -15,7 +15,7 @@ import math
 from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sie_broker import http_refusals
 from sie_sdk.errors import PayloadTooLargeError
@@ -100,6 +100,8 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, behind `Joined`."""
         self._expect_head()
+        self._running: RequestResponseCycle | None = None
+        """What is being answered."""
         self._declined = self._heard = False
         self._patience_s: float | None = None  # outside of a request there is nothing to wait for
         self._progress, self._unsent = 0.0, 0
@@ -112,7 +114,14 @@ class Protocol(HttpToolsProtocol):
         """It is over."""
         self._look.cancel()
         _behind.discard(self)
+        if (running := self._running) is not None:  # behind which another request may have come already
+            running.disconnected = not running.response_complete
+            running.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
         """More is on the way than the caller takes."""

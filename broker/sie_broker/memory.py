@@ -156,18 +156,15 @@ class MemoryBucket:
 
 
 class _Waiting:
-    """One queue: what waits, and how often each was delivered."""
+    """One queue: the sequences that wait, and how often each was delivered. Some may have been withdrawn meanwhile."""
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[int, Work, int]] = deque()
+        self.waiting: deque[tuple[int, int]] = deque()
         self.changed = asyncio.Event()
 
-    def put(self, sequence: int, work: Work, attempt: int, *, first: bool = False) -> None:
-        (self.waiting.appendleft if first else self.waiting.append)((sequence, work, attempt))
+    def put(self, sequence: int, attempt: int, *, first: bool = False) -> None:
+        (self.waiting.appendleft if first else self.waiting.append)((sequence, attempt))
         self.changed.set()
-
-    def drop(self, sequence: int) -> None:
-        self.waiting = deque(each for each in self.waiting if each[0] != sequence)
 
 
 class MemoryDelivery:
@@ -192,13 +189,13 @@ class MemoryDelivery:
         if self.attempt >= MAX_DELIVERIES:
             await self._broker.give_up(self.sequence, self.work, self.attempt)
             return
-        back = (self.sequence, self.work, self._attempt + 1)
+        back = (self.sequence, self._attempt + 1)
         asyncio.get_running_loop().call_later(delay, lambda: self._queue.put(*back, first=True))
 
     async def requeue(self) -> bool:
         if self.requeues >= MAX_REQUEUES:
             return False
-        self._queue.put(self.sequence, self.work, (self.requeues + 1) * ROUND + 1)
+        self._queue.put(self.sequence, (self.requeues + 1) * ROUND + 1)
         return True
 
     async def term(self, reason: str) -> None:
@@ -272,7 +269,7 @@ class MemoryBroker:
         self._accepted[known] = (sequence, now)
         self._open[sequence] = work
         self._queued[queue] += 1
-        self._queues[queue].put(sequence, work, 1)
+        self._queues[queue].put(sequence, 1)
         return Submission(sequence=sequence)
 
     @contextmanager
@@ -355,8 +352,9 @@ class MemoryBroker:
                 await line.changed.wait()
             await room.wait()
             if line.waiting:  # of several pulls another may have it
-                sequence, work, attempt = line.waiting.popleft()
-                yield MemoryDelivery(self, line, sequence, work, attempt)
+                sequence, attempt = line.waiting.popleft()
+                if (work := self._open.get(sequence)) is not None:
+                    yield MemoryDelivery(self, line, sequence, work, attempt)
 
     def announce(self, sink: str, headers: Mapping[str, str], data: bytes) -> None:
         """A result is due at a sink."""
@@ -384,7 +382,6 @@ class MemoryBroker:
 
     async def withdraw(self, work: Work, sequence: int) -> None:
         if (queued := self._open.get(sequence)) is not None and queued.id == work.id:
-            self._queues[work.queue].drop(sequence)
             self.settle(sequence)
             self._withdrawn[work.queue].tell(work.id)
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sie_broker import claim, jobs
 from sie_broker.contract import Payloads
 from sie_broker.records import Reply
-from sie_sdk.errors import IdempotencyMismatchError, UnavailableError
+from sie_sdk.errors import CancelledByCallerError, IdempotencyMismatchError, UnavailableError
+
+T = TypeVar("T")
 
 RECENT_S = 120.0
 RECENT_BYTES = 32 * 1024 * 1024
@@ -105,6 +107,22 @@ class RecentReplies:
             for reply in replies:
                 if not jobs.may_pass(reply):
                     self.put(digests[reply.id], reply)
+            raise
+
+    async def of_parts(self, parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
+        """What the parts of a request come to, by their ids. None is remembered where its caller has hung up.
+
+        Raises:
+            CancelledByCallerError: it has.
+            SIEError: what the first part raises that fails.
+        """
+        placing = [*map(asyncio.ensure_future, parts.values())]
+        try:
+            return await asyncio.gather(*placing)
+        except CancelledByCallerError:
+            await asyncio.wait(placing)  # for all of them
+            for work_id in parts:  # some were answered before
+                self.forget(work_id)
             raise
 
     def forget(self, work_id: str) -> None:

@@ -108,7 +108,8 @@ class Submitter:
         else:
             if holds.key is not None:
                 await self._same_job(job_id, digests[job_id])
-            outcomes = await asyncio.gather(*(self._place(work, digests[work.id], holds) for work in works))
+            parts = {work.id: self._place(work, digests[work.id], holds) for work in works}
+            outcomes = await self._recent.of_parts(parts)
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if holds.answers and len(replies) == len(works):
             self._recent.take(holds.take, replies, digests)

@@ -47,17 +47,17 @@ def read(settings: type[S], environ: Mapping[str, str] = os.environ) -> S:
         try:
             values[field.name] = msgspec.convert(environ[name], type=field.type, strict=False)
         except msgspec.ValidationError as error:
-            reason = f"{_meant(field.type, str(error))} is meant"
+            reason = f"{_meant(field.name, field.type, str(error))} is meant"
             raise ConfigurationError(f"{name}={environ[name]!r} is wrong: {reason}.", field=name) from None
     return settings(**values)
 
 
-def _meant(kind: object, fault: str) -> str:
+def _meant(name: str, kind: object, fault: str) -> str:
     """A value of this type as a person would call it; ``fault``: what msgspec says, read for ranges and patterns."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     limit = _RANGE.search(fault)
-    if kind == Bytes:
+    if name.endswith("_bytes"):
         return f"a whole number of bytes{f' {limit[1]}' if limit else ''}, such as 8589934592,"
     if kind in (Seconds, Positive):
         return f"a number of seconds, {'0' if kind == Seconds else 'more than 0'} to {DAY_S:g},"

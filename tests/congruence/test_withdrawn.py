@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -34,6 +36,25 @@ async def test_what_is_withdrawn_is_queued_no_more_and_given_to_nobody(ready: Br
         assert delivery.work == second
         await delivery.ack()
         assert taken.empty()
+
+
+async def test_work_that_was_given_back_or_queued_anew_can_be_withdrawn_too(ready: Broker) -> None:
+    works = [work("given-back"), work("anew", data=b"x" * (WORK_INLINE_BYTES + 1))]
+    receipts = [await ready.submit(each) for each in works]
+    async with pulling(ready) as taken:
+        for back in [await take(taken) for _ in works]:
+            if back.work.id == "anew":
+                assert await back.requeue()
+            else:
+                await back.nak(0.2)
+    for each, receipt in zip(works, receipts, strict=True):
+        await ready.withdraw(each, receipt.sequence)
+        assert not await ready.queued(LANE, receipt.sequence)
+    last = work("last")
+    await ready.submit(last)
+    async with pulling(ready) as taken:
+        await asyncio.sleep(0.3)  # until the one that was given back would come again
+        assert (await take(taken)).work == last and taken.empty()
 
 
 async def test_those_who_pull_its_queue_are_told_and_no_others(ready: Broker) -> None:

@@ -11,6 +11,7 @@ import pytest
 from starlette.types import Message
 
 from sie_broker import jobs, process
+from sie_broker.claim import REPLY_INLINE_BYTES
 from sie_broker.contract import Broker
 from sie_broker.records import Work
 from sie_config.registry import lane_of
@@ -31,11 +32,19 @@ class Line:
         self._port = port
 
     async def send(self, body: object, route: str = ROUTE, **headers: str) -> None:
+        _, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writer.write(self._request(body, route, **headers))
+        await self._writer.drain()
+
+    def _request(self, body: object, route: str, **headers: str) -> bytes:
         data = json.dumps(body).encode()
         named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
         head = f"POST {route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
-        _, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writer.write(f"{head}{named}\r\n".encode() + data)
+        return f"{head}{named}\r\n".encode() + data
+
+    async def send_also(self, body: object) -> None:
+        """Another request on the same connection."""
+        self._writer.write(self._request(body, ROUTE))
         await self._writer.drain()
 
     def cut(self) -> None:
@@ -139,6 +148,47 @@ async def test_of_a_request_in_parts_every_part_is_withdrawn(stage: Stage) -> No
         await eventually(lambda: len(stage.desk.computed) == 3)
         line.cut()
         await eventually(lambda: sorted(stage.given_up) == sorted(stage.desk.computed))
+        await eventually(stage.at_rest)
+
+
+async def test_of_a_request_in_parts_nothing_is_kept_of_those_that_were_answered(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, dropped = list[str](), list[str]()
+    payloads, first = stage.desk.broker.payloads, "0" * (REPLY_INLINE_BYTES + 1)
+    store, drop = payloads.store, payloads.drop
+
+    async def storing(*given: Any) -> str:
+        stored.append(address := await store(*given))
+        return address
+
+    async def dropping(address: str) -> None:
+        await drop(address)
+        dropped.append(address)
+
+    monkeypatch.setattr(payloads, "store", storing)
+    monkeypatch.setattr(payloads, "drop", dropping)
+
+    async def compute(work: Work) -> bytes:
+        return first.encode() if work.id.endswith("-0") else await stage.compute(work)
+
+    async with stage.desk.worker(compute):
+        stage.desk.hold.clear()
+        line = await stage.asked(texts(*["gone"] * (PART_ITEMS + 1)))
+        await eventually(lambda: len(stored) == len(stage.desk.computed) == 1)
+        line.cut()
+        await eventually(lambda: dropped == stored)
+        stage.desk.hold.set()
+
+
+async def test_who_hangs_up_with_another_request_under_way_is_noticed(stage: Stage) -> None:
+    async with stage.desk.worker(stage.compute):
+        stage.desk.hold.clear()
+        line = await stage.asked(texts("first"))
+        await eventually(lambda: len(stage.desk.computed) == 1)
+        await line.send_also(texts("second"))  # which is to wait until the first is answered
+        line.cut()
+        await eventually(lambda: stage.given_up == stage.desk.computed)
         await eventually(stage.at_rest)
 
 

@@ -37,7 +37,8 @@ def test_a_missing_or_wrong_value_names_its_variable(environ: dict[str, str], va
 
 
 class Kinds(msgspec.Struct, frozen=True):
-    room: settings.Bytes = 1
+    room_bytes: settings.Bytes = 1
+    least: Annotated[int, msgspec.Meta(ge=1)] = 1
     held_s: settings.Seconds = 1.0
     every_s: settings.Positive = 1.0
     most: Annotated[int, msgspec.Meta(ge=0)] = 1
@@ -48,11 +49,12 @@ class Kinds(msgspec.Struct, frozen=True):
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("SIE_ROOM", "8GB", "a whole number of bytes, such as 8589934592, is meant"),
-        ("SIE_ROOM", "0", "a whole number of bytes"),
+        ("SIE_ROOM_BYTES", "8GB", "a whole number of bytes, such as 8589934592, is meant"),
+        ("SIE_ROOM_BYTES", "0", "a whole number of bytes"),
         ("SIE_HELD_S", "5m", "a number of seconds, 0 to 86400, is meant"),
         ("SIE_EVERY_S", "0", "a number of seconds, more than 0 to 86400, is meant"),
         ("SIE_MOST", "-1", "a whole number >= 0 is meant"),
+        ("SIE_LEAST", "few", "a whole number is meant"),
         ("SIE_MOST", "many", "a whole number is meant"),
         ("SIE_SHARE", "half", "a number is meant"),
         ("SIE_VERBOSE", "maybe", "true or false is meant"),

@@ -348,7 +348,10 @@ class NatsBroker:
     async def withdraw(self, work: Work, sequence: int) -> None:
         if (queued := await self.work(work.lane, sequence)) is None or queued.id != work.id:
             return
-        await remove(self._js, subjects.stream(work.lane.pool), sequence)
+        stream = subjects.stream(work.lane.pool)
+        while sequence:  # and where it was queued anew
+            await remove(self._js, stream, sequence)
+            sequence = await jobs.where_anew(self.jobs, stream, sequence)
         self._hint(subjects.withdrawn(work.queue, work.id))
         if (payload := claim.payload_of(queued)) is not None:
             await self.payloads.drop(payload)
