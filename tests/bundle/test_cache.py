@@ -42,3 +42,12 @@ def test_who_has_no_home_has_a_temporary_folder_that_nobody_else_can_write_to(
     assert Path(default_cache()) == folder
     folder.chmod(0o777)
     assert Path(default_cache()) != folder
+
+
+def test_where_nothing_can_be_written_there_is_a_place_that_says_so_when_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(NotADirectoryError):
+        Path(default_cache()).mkdir(parents=True)
